@@ -50,6 +50,8 @@ pub enum TransportError {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProviderTraits {
+    /// Name of the Provider resource, by which operator rules refer to it.
+    pub name: String,
     /// The id by which the catalog and the restatements are looked up: the preset's id, else the provider's name. Lower case.
     pub catalog_id: String,
     /// Auth class.

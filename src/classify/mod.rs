@@ -1,6 +1,7 @@
 //! One failed attempt -> [`Verdict`]. Pure.
 
 mod attempt;
+pub mod catalog;
 mod verdict;
 
 pub use attempt::*;

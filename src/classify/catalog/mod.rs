@@ -1,0 +1,5 @@
+//! Data by provider id.
+
+mod providers;
+
+pub use providers::{PROVIDERS, ProviderFacts, facts, quota_families, traits};
