@@ -1,1 +1,13 @@
-//! See the crate documentation.
+//! Chat completions, responses, messages and embeddings on the wire: what a request asks for, how a stream is framed and what its frames
+//! mean, what a good answer looks like, and how an error is said in each dialect. Pure.
+
+mod dialect;
+pub mod errors;
+pub mod progress;
+pub mod quality;
+pub mod scan;
+pub mod sse;
+
+mod json;
+
+pub use dialect::{Dialect, Endpoint};

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::StrategyOptions;
+use super::{StrategyOptions, ValidateResponse};
 
 /// A named virtual model.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -131,40 +131,4 @@ pub struct ContextRules {
     pub drop_unknown: bool,
     /// Larger windows first.
     pub prefer_large: bool,
-}
-
-/// Checks of a 2xx answer (routing spec 5.4).
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ValidateResponse {
-    /// Least characters of content.
-    pub min_content_length: u64,
-    /// Literal texts that must not appear.
-    pub forbidden: Vec<String>,
-    /// Literal texts that must appear.
-    pub required: Vec<String>,
-    /// Predicates on the JSON answer.
-    pub json: Vec<JsonPredicate>,
-}
-
-/// One predicate on a JSON answer.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct JsonPredicate {
-    /// Dotted path with optional indexes (`choices[0].message.content`).
-    pub path: String,
-    /// Condition.
-    pub condition: JsonCondition,
-    /// Value of `Equals` and `NotEquals`, as JSON text.
-    pub value: Option<String>,
-}
-
-/// Condition of a [`JsonPredicate`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[allow(missing_docs)]
-pub enum JsonCondition {
-    Exists,
-    NonEmpty,
-    Equals,
-    NotEquals,
 }

@@ -21,6 +21,8 @@ pub use secret::Secret;
 pub use settings::*;
 
 use crate::api::time::EpochMs;
+pub use crate::protocol::Dialect;
+pub use crate::protocol::quality::{JsonCondition, JsonPredicate, ValidateResponse};
 
 /// The schema version that this binary writes; it reads this one and the one before (decisions 10.9).
 pub const SCHEMA_VERSION: u32 = 1;

@@ -4,22 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BreakerProfile, Secret, WindowGateProfile};
+use super::{BreakerProfile, Dialect, Secret, WindowGateProfile};
 use crate::api::time::EpochMs;
 use crate::classify::{CooldownProfile, ProviderTraits};
-
-/// The wire protocols a provider speaks and a client may use.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub enum Dialect {
-    /// OpenAI chat completions.
-    ChatCompletions,
-    /// OpenAI responses.
-    Responses,
-    /// Anthropic messages.
-    Messages,
-    /// OpenAI embeddings.
-    Embeddings,
-}
 
 /// One upstream vendor or gateway.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]

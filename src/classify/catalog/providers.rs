@@ -92,12 +92,31 @@ pub static PROVIDERS: &[ProviderFacts] = &[
         ..PASSTHROUGH
     },
     // self-hosted
-    ProviderFacts { ids: &["ollama", "vllm", "lmstudio", "lm-studio", "llamacpp", "llama-cpp", "sglang", "localai", "tgi", "local"], ..LOCAL },
+    ProviderFacts {
+        ids: &["ollama", "vllm", "lmstudio", "lm-studio", "llamacpp", "llama-cpp", "sglang", "localai", "tgi", "local"],
+        ..LOCAL
+    },
     // known, and plain
     ProviderFacts {
         ids: &[
-            "openai", "anthropic", "azure-openai", "groq", "mistral", "deepseek", "minimax", "cloudflare-ai", "ollama-cloud", "qwen",
-            "mimocode", "command-code", "fireworks", "cerebras", "tavily", "pollinations", "longcat", "9router",
+            "openai",
+            "anthropic",
+            "azure-openai",
+            "groq",
+            "mistral",
+            "deepseek",
+            "minimax",
+            "cloudflare-ai",
+            "ollama-cloud",
+            "qwen",
+            "mimocode",
+            "command-code",
+            "fireworks",
+            "cerebras",
+            "tavily",
+            "pollinations",
+            "longcat",
+            "9router",
         ],
         ..PLAIN
     },
@@ -142,7 +161,9 @@ pub fn traits(id: &str, auth: Option<AuthClass>) -> ProviderTraits {
 #[must_use]
 pub fn quota_families(id: &str) -> Vec<QuotaFamily> {
     let rows = facts(id).map_or(&[][..], |f| f.families);
-    rows.iter().map(|(name, globs)| QuotaFamily { name: (*name).to_owned(), models: globs.iter().map(|g| (*g).to_owned()).collect() }).collect()
+    rows.iter()
+        .map(|(name, globs)| QuotaFamily { name: (*name).to_owned(), models: globs.iter().map(|g| (*g).to_owned()).collect() })
+        .collect()
 }
 
 #[cfg(test)]

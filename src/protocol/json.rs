@@ -1,0 +1,291 @@
+//! A strict JSON cursor: walks a text once, without building a tree, and refuses what a vendor's parser could read differently.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+/// Nesting that is still followed; the same bound as serde_json's, so that nothing passes here that other parsers refuse.
+const MAX_DEPTH: u32 = 128;
+
+/// Where and why a text is no JSON.
+#[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
+#[error("{what} at byte {at}")]
+pub struct JsonError {
+    /// Byte offset.
+    pub at: usize,
+    /// What is wrong.
+    pub what: &'static str,
+}
+
+/// A string literal: the range of its bytes between the quotes.
+#[derive(Clone, Debug)]
+pub(super) struct Str {
+    pub inner: Range<usize>,
+    pub escaped: bool,
+}
+
+impl Str {
+    /// The literal with its quotes.
+    pub fn literal(&self) -> Range<usize> {
+        self.inner.start.saturating_sub(1)..self.inner.end.saturating_add(1)
+    }
+}
+
+/// A position in a JSON text.
+pub(super) struct Cursor<'a> {
+    text: &'a str,
+    at: usize,
+    depth: u32,
+}
+
+impl<'a> Cursor<'a> {
+    pub const fn new(text: &'a str) -> Self {
+        Self { text, at: 0, depth: 0 }
+    }
+
+    pub const fn at(&self) -> usize {
+        self.at
+    }
+
+    fn rest(&self) -> &'a [u8] {
+        self.text.as_bytes().get(self.at..).unwrap_or_default()
+    }
+
+    fn fail<T>(&self, what: &'static str) -> Result<T, JsonError> {
+        let what = if self.rest().is_empty() { "the body ends too early" } else { what };
+        Err(JsonError { at: self.at, what })
+    }
+
+    fn skip_space(&mut self) {
+        self.at += self.rest().iter().take_while(|b| matches!(b, b' ' | b'\n' | b'\r' | b'\t')).count();
+    }
+
+    /// The first byte of the next token.
+    pub fn peek(&mut self) -> Option<u8> {
+        self.skip_space();
+        self.rest().first().copied()
+    }
+
+    fn eat(&mut self, byte: u8, what: &'static str) -> Result<(), JsonError> {
+        if self.peek() == Some(byte) {
+            self.at += 1;
+            Ok(())
+        } else {
+            self.fail(what)
+        }
+    }
+
+    /// Nothing but white space may follow.
+    pub fn end(&mut self) -> Result<(), JsonError> {
+        if self.peek().is_none() { Ok(()) } else { self.fail("something follows the JSON value") }
+    }
+
+    /// A string literal.
+    pub fn string(&mut self) -> Result<Str, JsonError> {
+        self.eat(b'"', "expected a string")?;
+        let start = self.at;
+        let mut escaped = false;
+        loop {
+            self.at += plain_run(self.rest());
+            match self.rest() {
+                [b'"', ..] => {
+                    let inner = start..self.at;
+                    self.at += 1;
+                    return Ok(Str { inner, escaped });
+                }
+                [b'\\', b'u', a, b, c, d, ..] if [a, b, c, d].iter().all(|h| h.is_ascii_hexdigit()) => self.at += 6,
+                [b'\\', b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't', ..] => self.at += 2,
+                [b'\\', ..] => return self.fail("invalid escape in a string"),
+                [_, ..] => return self.fail("control character in a string"),
+                [] => return self.fail("unterminated string"),
+            }
+            escaped = true;
+        }
+    }
+
+    /// The text of a string literal.
+    pub fn decode(&self, s: &Str) -> Result<Cow<'a, str>, JsonError> {
+        let bad = JsonError { at: s.inner.start, what: "invalid escape in a string" };
+        if s.escaped {
+            let literal = self.text.get(s.literal()).ok_or(bad)?;
+            serde_json::from_str(literal).map(Cow::Owned).map_err(|_| bad)
+        } else {
+            self.text.get(s.inner.clone()).map(Cow::Borrowed).ok_or(bad)
+        }
+    }
+
+    /// Walks the members of an object; `member` gets the decoded key and must consume the value.
+    pub fn object(&mut self, mut member: impl FnMut(&mut Self, Cow<'a, str>) -> Result<(), JsonError>) -> Result<(), JsonError> {
+        self.eat(b'{', "expected an object")?;
+        self.descend()?;
+        if self.peek() == Some(b'}') {
+            self.at += 1;
+        } else {
+            loop {
+                let key = self.string()?;
+                let key = self.decode(&key)?;
+                self.eat(b':', "expected `:`")?;
+                member(self, key)?;
+                match self.peek() {
+                    Some(b',') => self.at += 1,
+                    Some(b'}') => {
+                        self.at += 1;
+                        break;
+                    }
+                    _ => return self.fail("expected `,` or `}`"),
+                }
+            }
+        }
+        self.depth -= 1;
+        Ok(())
+    }
+
+    /// Walks the elements of an array; `element` must consume one value.
+    pub fn array(&mut self, mut element: impl FnMut(&mut Self) -> Result<(), JsonError>) -> Result<(), JsonError> {
+        self.eat(b'[', "expected an array")?;
+        self.descend()?;
+        if self.peek() == Some(b']') {
+            self.at += 1;
+        } else {
+            loop {
+                element(self)?;
+                match self.peek() {
+                    Some(b',') => self.at += 1,
+                    Some(b']') => {
+                        self.at += 1;
+                        break;
+                    }
+                    _ => return self.fail("expected `,` or `]`"),
+                }
+            }
+        }
+        self.depth -= 1;
+        Ok(())
+    }
+
+    fn descend(&mut self) -> Result<(), JsonError> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH { self.fail("nested deeper than 128 levels") } else { Ok(()) }
+    }
+
+    /// Passes over a value; `text` is told the length of each string value inside it (keys are not values).
+    pub fn skip(&mut self, text: &mut impl FnMut(usize)) -> Result<(), JsonError> {
+        match self.peek() {
+            Some(b'"') => {
+                let s = self.string()?;
+                text(s.inner.len());
+                Ok(())
+            }
+            Some(b'{') => self.object(|c, _| c.skip(text)),
+            Some(b'[') => self.array(|c| c.skip(text)),
+            Some(b't') => self.word("true"),
+            Some(b'f') => self.word("false"),
+            Some(b'n') => self.word("null"),
+            Some(b'-' | b'0'..=b'9') => self.number().map(|_| ()),
+            _ => self.fail("expected a value"),
+        }
+    }
+
+    fn word(&mut self, word: &'static str) -> Result<(), JsonError> {
+        if self.rest().starts_with(word.as_bytes()) {
+            self.at += word.len();
+            Ok(())
+        } else {
+            self.fail("expected a value")
+        }
+    }
+
+    /// `true` or `false`; anything else is left where it is.
+    pub fn boolean(&mut self) -> Result<Option<bool>, JsonError> {
+        match self.peek() {
+            Some(b't') => self.word("true").map(|()| Some(true)),
+            Some(b'f') => self.word("false").map(|()| Some(false)),
+            _ => Ok(None),
+        }
+    }
+
+    /// A number as it is written.
+    pub fn number(&mut self) -> Result<&'a str, JsonError> {
+        self.skip_space();
+        let start = self.at;
+        if self.rest().first() == Some(&b'-') {
+            self.at += 1;
+        }
+        match self.rest() {
+            [b'0', ..] => self.at += 1,
+            _ => self.digits()?,
+        }
+        if self.rest().first() == Some(&b'.') {
+            self.at += 1;
+            self.digits()?;
+        }
+        if matches!(self.rest().first(), Some(b'e' | b'E')) {
+            self.at += 1;
+            if matches!(self.rest().first(), Some(b'+' | b'-')) {
+                self.at += 1;
+            }
+            self.digits()?;
+        }
+        Ok(self.text.get(start..self.at).unwrap_or_default())
+    }
+
+    fn digits(&mut self) -> Result<(), JsonError> {
+        let n = self.rest().iter().take_while(|b| b.is_ascii_digit()).count();
+        self.at += n;
+        if n == 0 { self.fail("malformed number") } else { Ok(()) }
+    }
+}
+
+/// How many bytes at the start of `bytes` are plain string content: no quote, no backslash, no control character. Eight at a time.
+fn plain_run(bytes: &[u8]) -> usize {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    const HIGH: u64 = ONES << 7;
+    let mut n = 0;
+    for chunk in bytes.chunks_exact(8) {
+        let Ok(array) = <[u8; 8]>::try_from(chunk) else { break };
+        let word = u64::from_le_bytes(array);
+        let quote = word ^ (ONES * 0x22);
+        let backslash = word ^ (ONES * 0x5c);
+        let hit =
+            ((quote.wrapping_sub(ONES) & !quote) | (backslash.wrapping_sub(ONES) & !backslash) | (word.wrapping_sub(ONES * 0x20) & !word))
+                & HIGH;
+        if hit != 0 {
+            return n + (hit.trailing_zeros() / 8) as usize;
+        }
+        n += 8;
+    }
+    n + bytes.get(n..).unwrap_or_default().iter().take_while(|b| !matches!(b, b'"' | b'\\' | 0..0x20)).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn accepts(text: &str) -> Result<(), JsonError> {
+        let mut c = Cursor::new(text);
+        c.skip(&mut |_| ())?;
+        c.end()
+    }
+
+    #[test]
+    fn nesting_is_bounded() {
+        assert!(accepts(&format!("{}{}", "[".repeat(128), "]".repeat(128))).is_ok());
+        let error = accepts(&"[".repeat(100_000)).expect_err("too deep");
+        assert_eq!(error.what, "nested deeper than 128 levels");
+    }
+
+    proptest! {
+        #[test]
+        fn plain_run_is_the_naive_one(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let naive = bytes.iter().take_while(|b| !matches!(b, b'"' | b'\\' | 0..0x20)).count();
+            prop_assert_eq!(plain_run(&bytes), naive);
+        }
+
+        /// Accepts what serde_json accepts and nothing else, lone surrogates and huge numbers aside, which serde_json refuses to represent.
+        #[test]
+        fn agrees_with_serde_json(text in r#"[\[\]{}:,"\\a0-9.eE+\-tfn ru]{0,24}"#) {
+            let theirs = serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok();
+            prop_assert_eq!(accepts(&text).is_ok(), theirs, "{}", text);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+use super::*;
+use Dialect::{ChatCompletions as Chat, Messages, Responses};
+
+fn classify(dialect: Dialect, name: &str, data: &str) -> Progress {
+    Classifier::new(dialect).frame(name.as_bytes(), data.as_bytes())
+}
+
+#[test]
+fn each_dialect_says_what_its_frames_are() {
+    let table = [
+        (Chat, "", r#"{"choices":[{"delta":{"role":"assistant","content":""}}]}"#, Progress::Protocol),
+        (Chat, "", r#"{"choices":[{"delta":{"content":""}}]}"#, Progress::None),
+        (Chat, "", r#"{"choices":[{"delta":{"content":"a"}}]}"#, Progress::Content),
+        (Chat, "", r#"{"choices":[{"delta":{"content":[{"type":"text","text":"a"}]}}]}"#, Progress::Content),
+        (Chat, "", r#"{"choices":[{"delta":{"reasoning_content":""}}]}"#, Progress::Reasoning),
+        (Chat, "", r#"{"choices":[{"delta":{"reasoning":"x","content":null}}]}"#, Progress::Reasoning),
+        (Chat, "", r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"f"}}]}}]}"#, Progress::ToolCall),
+        (Chat, "", r#"{"choices":[{"delta":{"tool_calls":[]}}]}"#, Progress::None),
+        (Chat, "", r#"{"choices":[{"delta":{"refusal":"no"}}]}"#, Progress::Refusal),
+        (Chat, "", r#"{"choices":[{"delta":{},"finish_reason":"stop"}]}"#, Progress::Protocol),
+        (Chat, "", r#"{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":5}}"#, Progress::Protocol),
+        (Chat, "", "[DONE]", Progress::Terminal),
+        (Chat, "", r#"{"error":{"message":"x"}}"#, Progress::Error),
+        (Chat, "", r#"{"error":null,"choices":[{"delta":{"content":"a"}}]}"#, Progress::Content),
+        (Chat, "error", r#"{"message":"x"}"#, Progress::Error),
+        (Chat, "", "{bad json", Progress::Malformed),
+        (Messages, "ping", r#"{"type":"ping"}"#, Progress::None),
+        (Messages, "message_start", r#"{"type":"message_start","message":{"id":"msg_1"}}"#, Progress::Protocol),
+        (Messages, "", r#"{"type":"content_block_start","content_block":{"type":"text","text":""}}"#, Progress::Protocol),
+        (Messages, "", r#"{"type":"content_block_start","content_block":{"type":"tool_use","name":"f"}}"#, Progress::ToolCall),
+        (Messages, "", r#"{"type":"content_block_delta","delta":{"type":"text_delta","text":""}}"#, Progress::None),
+        (Messages, "", r#"{"type":"content_block_delta","delta":{"type":"text_delta","text":"a"}}"#, Progress::Content),
+        (Messages, "", r#"{"type":"content_block_delta","delta":{"type":"thinking_delta","thinking":""}}"#, Progress::Reasoning),
+        (Messages, "", r#"{"type":"content_block_delta","delta":{"type":"signature_delta","signature":""}}"#, Progress::Reasoning),
+        (Messages, "", r#"{"type":"content_block_delta","delta":{"type":"input_json_delta","partial_json":""}}"#, Progress::ToolCall),
+        (Messages, "", r#"{"type":"message_stop"}"#, Progress::Terminal),
+        (Messages, "error", r#"{"type":"error","error":{"type":"overloaded_error"}}"#, Progress::Error),
+        (Messages, "error", "oops", Progress::Error),
+        (Messages, "message_stop", "oops", Progress::Malformed),
+        (Responses, "response.created", r#"{"type":"response.created","response":{"id":"r"}}"#, Progress::Protocol),
+        (Responses, "", r#"{"type":"response.output_text.delta","delta":"a"}"#, Progress::Content),
+        (Responses, "", r#"{"type":"response.output_text.delta","delta":""}"#, Progress::None),
+        (Responses, "", r#"{"type":"response.reasoning_summary_text.delta","delta":""}"#, Progress::Reasoning),
+        (Responses, "", r#"{"type":"response.output_item.added","item":{"type":"reasoning"}}"#, Progress::Reasoning),
+        (Responses, "", r#"{"type":"response.output_item.added","item":{"type":"function_call"}}"#, Progress::ToolCall),
+        (Responses, "", r#"{"type":"response.output_item.added","item":{"type":"message","content":[]}}"#, Progress::Protocol),
+        (Responses, "", r#"{"type":"response.function_call_arguments.delta","delta":"{"}"#, Progress::ToolCall),
+        (Responses, "", r#"{"type":"response.refusal.delta","delta":"no"}"#, Progress::Refusal),
+        (Responses, "", r#"{"type":"response.completed","response":{"status":"completed"}}"#, Progress::Terminal),
+        (Responses, "", r#"{"type":"response.failed","response":{"error":{"code":"x"}}}"#, Progress::Error),
+        (Responses, "", r#"{"type":"error","code":"x"}"#, Progress::Error),
+    ];
+    for (dialect, name, data, expected) in table {
+        assert_eq!(classify(dialect, name, data), expected, "{dialect:?} {name} {data}");
+    }
+}
+
+#[test]
+fn facts_add_up_over_a_stream() {
+    let mut c = Classifier::new(Chat);
+    c.frame(b"", br#"{"id":"chatcmpl-1","choices":[{"delta":{"role":"assistant"}}]}"#);
+    assert!(!c.facts().has_content() && !c.facts().is_complete());
+    c.frame(b"", br#"{"id":"x","choices":[{"delta":{"content":"ab"}}]}"#);
+    c.frame(b"", b"garbage");
+    c.frame(b"", br#"{"choices":[{"delta":{},"finish_reason":"length"}]}"#);
+    c.frame(b"", br#"{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":2}}}"#);
+    let facts = c.facts();
+    assert_eq!((facts.text_bytes, facts.malformed, facts.response_id.as_deref()), (2, 1, Some("chatcmpl-1")));
+    assert_eq!(facts.usage, Some(Usage { input: 3, output: 5, cached_input: 2, reasoning: 0 }));
+    assert!(facts.is_complete() && facts.has_content() && facts.explains_emptiness() && !facts.terminal);
+}
+
+#[test]
+fn responses_counts_its_sequence_and_finds_output_without_deltas() {
+    let mut c = Classifier::new(Responses);
+    c.frame(b"", br#"{"type":"response.created","sequence_number":0,"response":{"id":"resp_9"}}"#);
+    c.frame(b"", br#"{"type":"response.completed","sequence_number":4,"response":{"status":"completed","output":[{"type":"message","content":[{"type":"output_text","text":"a"}]}]}}"#);
+    assert_eq!((c.facts().next_sequence, c.facts().response_id.as_deref()), (5, Some("resp_9")));
+    assert!(c.facts().has_content() && c.facts().terminal);
+}
+
+#[test]
+fn reasoning_alone_is_no_content() {
+    let mut c = Classifier::new(Messages);
+    c.frame(b"", br#"{"type":"content_block_delta","delta":{"type":"thinking_delta","thinking":"hm"}}"#);
+    c.frame(b"", br#"{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":7}}"#);
+    assert!(!c.facts().has_content() && c.facts().reasoning && !c.facts().explains_emptiness());
+}
