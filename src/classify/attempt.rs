@@ -72,6 +72,16 @@ pub struct ProviderTraits {
     pub retry_delay_ms: Option<u64>,
 }
 
+/// Models that share one allowance.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct QuotaFamily {
+    /// Name of the family.
+    pub name: String,
+    /// Globs (`*` only) over model names.
+    pub models: Vec<String>,
+}
+
 /// When a provider's daily allowance starts again.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

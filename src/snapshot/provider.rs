@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{BreakerProfile, Dialect, Secret, WindowGateProfile};
 use crate::api::time::EpochMs;
+pub use crate::classify::QuotaFamily;
 use crate::classify::{CooldownProfile, ProviderTraits};
 
 /// One upstream vendor or gateway.
@@ -62,16 +63,6 @@ pub enum UpstreamAuth {
     Header(String),
     /// None at all.
     None,
-}
-
-/// Models that share one allowance.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct QuotaFamily {
-    /// Name of the family.
-    pub name: String,
-    /// Globs (`*` only) over model names.
-    pub models: Vec<String>,
 }
 
 /// A known model.

@@ -1,7 +1,7 @@
 //! What is known about providers by id: data, wider than the presets (spec: resilience 2.1, 6.2, 8.3, 11, 12.2, 12.3).
 
 use super::super::{AuthClass, ProviderTraits, QuotaReset};
-use crate::snapshot::QuotaFamily;
+use crate::classify::QuotaFamily;
 
 /// Facts about one provider id. What a row does not say is the behaviour of a plain provider.
 #[derive(Clone, Copy, Debug)]
