@@ -13,14 +13,14 @@ pub const HEADER_PATTERN: &str = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$";
 /// An HTTP(S) URL without white space.
 pub const URL_PATTERN: &str = r"^https?://[^\s/?#]+[^\s?#]*$";
 
-/// One CEL rule: `field` (a path below the annotated object, empty for the object itself) names the culprit.
+/// One CEL rule about `field`, a member of the annotated object; the message starts with its name. With an empty `field` the rule is about
+/// the object itself.
 #[must_use]
 pub fn rule(field: &str, cel: &str, message: &str) -> Value {
-    let mut value = json!({"rule": cel, "message": message, "reason": "FieldValueInvalid"});
-    if let (false, Some(map)) = (field.is_empty(), value.as_object_mut()) {
-        map.insert("fieldPath".to_owned(), json!(format!(".{field}")));
+    if field.is_empty() {
+        return json!({"rule": cel, "message": message, "reason": "FieldValueInvalid"});
     }
-    value
+    json!({"rule": cel, "message": format!("`{field}` {message}"), "reason": "FieldValueInvalid", "fieldPath": format!(".{field}")})
 }
 
 /// A reference to an object of the same namespace.

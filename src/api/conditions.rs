@@ -23,7 +23,7 @@ pub struct Condition {
     pub status: String,
     /// Generation of the object that the condition was set for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = i64::MAX))]
+    #[schemars(range(min = 0, max = 9_007_199_254_740_991_i64))]
     pub observed_generation: Option<i64>,
     /// Last time the condition changed from one status to another.
     #[schemars(extend("format" = "date-time", "maxLength" = 64))]

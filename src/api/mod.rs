@@ -25,6 +25,8 @@ pub mod provider;
 pub mod rule;
 /// `ResilienceSettings`: the gateway of a namespace.
 pub mod settings;
+/// The CustomResourceDefinitions.
+pub mod schema;
 /// Status of every kind.
 pub mod status;
 

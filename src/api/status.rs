@@ -18,7 +18,7 @@ fn untouched() -> i64 {
 pub struct ProviderStatus {
     /// Generation of the spec that this status is about; -1 = no operator has seen the object yet.
     #[serde(default = "untouched")]
-    #[schemars(range(min = -1, max = i64::MAX))]
+    #[schemars(range(min = -1, max = 9_007_199_254_740_991_i64))]
     pub observed_generation: i64,
     /// Ready, Programmed and Available; Reconciling and Stalled only while they are true.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -110,7 +110,7 @@ pub const MAX_FINDINGS: usize = 20;
 pub struct ConnectionStatus {
     /// Generation of the spec that this status is about; -1 = no operator has seen the object yet.
     #[serde(default = "untouched")]
-    #[schemars(range(min = -1, max = i64::MAX))]
+    #[schemars(range(min = -1, max = 9_007_199_254_740_991_i64))]
     pub observed_generation: i64,
     /// Ready, Programmed and Available; Reconciling and Stalled only while they are true.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -199,7 +199,7 @@ pub struct PodCounts {
 pub struct ComboStatus {
     /// Generation of the spec that this status is about; -1 = no operator has seen the object yet.
     #[serde(default = "untouched")]
-    #[schemars(range(min = -1, max = i64::MAX))]
+    #[schemars(range(min = -1, max = 9_007_199_254_740_991_i64))]
     pub observed_generation: i64,
     /// Ready, Programmed and Available; Reconciling and Stalled only while they are true.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -252,7 +252,7 @@ pub struct TargetStatus {
 pub struct RuleStatus {
     /// Generation of the spec that this status is about; -1 = no operator has seen the object yet.
     #[serde(default = "untouched")]
-    #[schemars(range(min = -1, max = i64::MAX))]
+    #[schemars(range(min = -1, max = 9_007_199_254_740_991_i64))]
     pub observed_generation: i64,
     /// Ready, Programmed and Available; Reconciling and Stalled only while they are true.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -260,11 +260,11 @@ pub struct RuleStatus {
     pub conditions: Vec<Condition>,
     /// Errors that it decided.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = i64::MAX))]
+    #[schemars(range(min = 0, max = 9_007_199_254_740_991_i64))]
     pub matches: Option<i64>,
     /// Errors that it would have decided in mode Shadow.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = i64::MAX))]
+    #[schemars(range(min = 0, max = 9_007_199_254_740_991_i64))]
     pub shadow_matches: Option<i64>,
     /// When it last matched.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -278,7 +278,7 @@ pub struct RuleStatus {
 pub struct SettingsStatus {
     /// Generation of the spec that this status is about; -1 = no operator has seen the object yet.
     #[serde(default = "untouched")]
-    #[schemars(range(min = -1, max = i64::MAX))]
+    #[schemars(range(min = -1, max = 9_007_199_254_740_991_i64))]
     pub observed_generation: i64,
     /// Ready, Programmed and Available; Reconciling and Stalled only while they are true.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
