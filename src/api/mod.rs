@@ -19,14 +19,18 @@ pub mod connection;
 pub mod duration;
 /// The part of `ResilienceSettings` that describes the gateway's workload.
 pub mod gateway;
+/// The candidate that was probably meant.
+pub mod near;
 /// `Provider`: one upstream vendor or gateway.
 pub mod provider;
+/// The objects of one namespace.
+pub mod resources;
 /// `OperatorErrorRule`: what an error of an upstream means.
 pub mod rule;
-/// `ResilienceSettings`: the gateway of a namespace.
-pub mod settings;
 /// The CustomResourceDefinitions.
 pub mod schema;
+/// `ResilienceSettings`: the gateway of a namespace.
+pub mod settings;
 /// Status of every kind.
 pub mod status;
 
@@ -34,6 +38,7 @@ pub use combo::{Combo, ComboSpec};
 pub use connection::{Connection, ConnectionSpec};
 pub use duration::Duration;
 pub use provider::{Provider, ProviderSpec};
+pub use resources::Resources;
 pub use rule::{OperatorErrorRule, OperatorErrorRuleSpec};
 pub use settings::{ResilienceSettings, ResilienceSettingsSpec};
 

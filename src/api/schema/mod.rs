@@ -94,7 +94,7 @@ fn define<K: CustomResourceExt, S: JsonSchema, T: JsonSchema>() -> Definition {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {"name": format!("{plural}.{}", super::GROUP)},
-        "spec": {"group": super::GROUP, "names": names, "scope": "Namespaced", "versions": [out]},
+        "spec": {"group": super::GROUP, "names": names, "scope": "Namespaced", "conversion": {"strategy": "None"}, "versions": [out]},
     });
     Definition { kind, plural, crd }
 }

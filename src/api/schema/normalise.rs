@@ -184,7 +184,9 @@ mod tests {
 
     #[test]
     fn documented_enums_become_one_enum() {
-        let out = spec(json!({"description": "How.", "oneOf": [{"const": "A", "type": "string", "description": "In turn."}, {"const": "B", "type": "string", "description": "OpenAI first."}]}));
+        let out = spec(
+            json!({"description": "How.", "oneOf": [{"const": "A", "type": "string", "description": "In turn."}, {"const": "B", "type": "string", "description": "OpenAI first."}]}),
+        );
         assert_eq!(out, json!({"type": "string", "enum": ["A", "B"], "description": "How. `A`: in turn. `B`: OpenAI first."}));
     }
 
@@ -201,7 +203,10 @@ mod tests {
         let out = spec(json!({"type": "object", "properties": {"ttl": {"type": "string", "x-duration": ["1s", "5m", "0s"]}}}));
         let rule = &out["properties"]["ttl"]["x-kubernetes-validations"][0];
         assert_eq!(rule["message"], "`ttl` must be 0s, or lie between 1s and 5m");
-        assert_eq!(rule["rule"], "duration(self) == duration('0s') || (duration(self) >= duration('1s') && duration(self) <= duration('5m'))");
+        assert_eq!(
+            rule["rule"],
+            "duration(self) == duration('0s') || (duration(self) >= duration('1s') && duration(self) <= duration('5m'))"
+        );
     }
 
     #[test]
