@@ -1,0 +1,152 @@
+//! Writes children: server-side apply with one field manager, only what changed, only what is ours.
+
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::core::DynamicObject;
+use kube::{Api, Client};
+use serde_json::json;
+
+use super::child::{Child, ChildKind, Live};
+use super::error::{CALL_TIMEOUT, Error, call};
+use super::leader::Leadership;
+
+/// Field manager of children.
+pub const FIELD_MANAGER: &str = "omniroute-operator";
+/// Field manager under which `replicas` is left to an autoscaler (decisions 10.10).
+pub const SCALE_MANAGER: &str = "omniroute-operator/scale";
+
+/// The ResilienceSettings whose children are written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Owner {
+    /// Namespace of everything.
+    pub namespace: String,
+    /// Name of the settings object.
+    pub name: String,
+    /// Its unique id.
+    pub uid: String,
+}
+
+impl Owner {
+    /// Whether an object is controlled by this owner.
+    #[must_use]
+    pub fn controls(&self, live: &Live) -> bool {
+        live.controller.as_ref().is_some_and(|c| c.uid == self.uid)
+    }
+}
+
+/// Applies children of one cluster.
+#[derive(Clone)]
+pub struct Applier {
+    client: Client,
+    leadership: Leadership,
+}
+
+impl Applier {
+    /// `client` must not retry by itself: a retried write could land after the lease is gone.
+    #[must_use]
+    pub fn new(client: Client, leadership: Leadership) -> Self {
+        Self { client, leadership }
+    }
+
+    fn api(&self, kind: ChildKind, namespace: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), namespace, &kind.resource())
+    }
+
+    /// Reads a child that the caches do not show: it may exist without our labels.
+    ///
+    /// # Errors
+    /// The API server's.
+    pub async fn read(&self, kind: ChildKind, namespace: &str, name: &str) -> Result<Option<Live>, Error> {
+        let doing = || format!("reading {kind:?} `{namespace}/{name}`");
+        let found = call(doing, CALL_TIMEOUT, self.api(kind, namespace).get_opt(name)).await?;
+        Ok(found.map(|object| Live::of(kind, object)))
+    }
+
+    /// Makes the child what it should be. `live` is what the cache shows; an unchanged child costs no request.
+    /// Answers the child as it is afterwards when it was written.
+    ///
+    /// # Errors
+    /// [`Error::NameConflict`] for an object of somebody else, [`Error::NotLeader`], or the API server's.
+    pub async fn apply(&self, owner: &Owner, child: &Child, live: Option<&Live>) -> Result<Option<Live>, Error> {
+        let found;
+        let live = match live {
+            Some(live) => Some(live),
+            None => {
+                found = self.read(child.kind, &owner.namespace, &child.name).await?;
+                found.as_ref()
+            }
+        };
+        if let Some(live) = live {
+            if !owner.controls(live) {
+                return Err(Error::NameConflict {
+                    kind: format!("{:?}", child.kind),
+                    name: child.name.clone(),
+                    settings: owner.name.clone(),
+                });
+            }
+            if child.is_satisfied_by(live) {
+                return Ok(None);
+            }
+        }
+        if child.kind == ChildKind::Deployment
+            && let Some(live) = live
+        {
+            self.hand_over_replicas(owner, child, live).await?;
+        }
+        let mut body = child.body.clone();
+        if let Some(live) = live {
+            // A write on top of a state that we have not seen is refused with a conflict.
+            body["metadata"]["resourceVersion"] = json!(live.resource_version);
+        }
+        self.patch(owner, child, FIELD_MANAGER, body).await.map(Some)
+    }
+
+    /// When the intent no longer names `replicas`, an autoscaler is in charge. Dropping the field would let the API server default it
+    /// to one, so the present value is first claimed under another manager.
+    async fn hand_over_replicas(&self, owner: &Owner, child: &Child, live: &Live) -> Result<(), Error> {
+        let replicas = live.content.pointer("/spec/replicas");
+        let fixed = live.annotations.get(super::build::ANNOTATION_SCALING).is_some_and(|v| v == "Fixed");
+        let (Some(replicas), None, true) = (replicas, child.body.pointer("/spec/replicas"), fixed) else { return Ok(()) };
+        let body = json!({
+            "apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": {"name": child.name, "namespace": owner.namespace},
+            "spec": {"replicas": replicas},
+        });
+        self.patch(owner, child, SCALE_MANAGER, body).await.map(drop)
+    }
+
+    async fn patch(&self, owner: &Owner, child: &Child, manager: &str, body: serde_json::Value) -> Result<Live, Error> {
+        let doing = || format!("applying {:?} `{}/{}`", child.kind, owner.namespace, child.name);
+        let params = PatchParams::apply(manager).force();
+        let api = self.api(child.kind, &owner.namespace);
+        self.leadership.check(doing)?;
+        let patch = Patch::Apply(body);
+        let written = call(doing, self.leadership.write_limit(), api.patch(&child.name, &params, &patch)).await?;
+        tracing::info!(namespace = %owner.namespace, kind = ?child.kind, name = %child.name, manager, "applied");
+        Ok(Live::of(child.kind, written))
+    }
+
+    /// Deletes a child that is no longer wanted, if it is still the one that was seen.
+    ///
+    /// # Errors
+    /// [`Error::NotLeader`] or the API server's.
+    pub async fn delete(&self, owner: &Owner, kind: ChildKind, name: &str, live: &Live) -> Result<(), Error> {
+        if !owner.controls(live) || live.deleting {
+            return Ok(());
+        }
+        let doing = || format!("deleting {kind:?} `{}/{name}`", owner.namespace);
+        let params = DeleteParams {
+            preconditions: Some(Preconditions { uid: Some(live.uid.clone()), resource_version: None }),
+            ..DeleteParams::background()
+        };
+        let api = self.api(kind, &owner.namespace);
+        self.leadership.check(doing)?;
+        match call(doing, self.leadership.write_limit(), api.delete(name, &params)).await {
+            Err(error) if error.status().is_some_and(kube::core::Status::is_not_found) => Ok(()),
+            Err(error) => Err(error),
+            Ok(_) => {
+                tracing::info!(namespace = %owner.namespace, ?kind, name, "deleted: no longer wanted");
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Watch caches: what the API server has, as far as the operator needs it.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use futures::StreamExt;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::metrics::Metrics;
+
+/// How long one watch request lives: shorter than the idle limits of load balancers on the way (240 s).
+const WATCH_SECONDS: u32 = 230;
+/// Objects per page of a list.
+const PAGE: u32 = 500;
+
+/// Namespace and name.
+pub type Key = (String, String);
+
+/// Objects of one kind by namespace and name.
+#[derive(Debug)]
+pub struct Store<T> {
+    objects: RwLock<BTreeMap<Key, Arc<T>>>,
+}
+
+impl<T> Default for Store<T> {
+    fn default() -> Self {
+        Self { objects: RwLock::new(BTreeMap::new()) }
+    }
+}
+
+impl<T> Store<T> {
+    /// One object.
+    #[must_use]
+    pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<T>> {
+        self.read(|objects| objects.get(&(namespace.to_owned(), name.to_owned())).cloned())
+    }
+
+    /// All objects of a namespace, by name.
+    #[must_use]
+    pub fn namespace(&self, namespace: &str) -> Vec<(String, Arc<T>)> {
+        self.read(|objects| {
+            objects
+                .range((namespace.to_owned(), String::new())..)
+                .take_while(|((ns, _), _)| ns == namespace)
+                .map(|((_, name), object)| (name.clone(), object.clone()))
+                .collect()
+        })
+    }
+
+    /// All objects.
+    #[must_use]
+    pub fn all(&self) -> Vec<(Key, Arc<T>)> {
+        self.read(|objects| objects.iter().map(|(k, v)| (k.clone(), v.clone())).collect())
+    }
+
+    fn read<R>(&self, read: impl FnOnce(&BTreeMap<Key, Arc<T>>) -> R) -> R {
+        read(&self.objects.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Sets or removes one object; answers what was there.
+    pub fn set(&self, key: Key, object: Option<Arc<T>>) -> Option<Arc<T>> {
+        let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
+        match object {
+            Some(object) => objects.insert(key, object),
+            None => objects.remove(&key),
+        }
+    }
+}
+
+/// Counts the caches that have not been filled yet.
+#[derive(Clone, Debug)]
+pub struct Sync {
+    pending: Arc<AtomicUsize>,
+    synced: watch::Sender<bool>,
+}
+
+impl Default for Sync {
+    fn default() -> Self {
+        Self { pending: Arc::new(AtomicUsize::new(0)), synced: watch::Sender::new(true) }
+    }
+}
+
+impl Sync {
+    fn begin(&self) {
+        self.pending.fetch_add(1, Ordering::AcqRel);
+        self.synced.send_replace(false);
+    }
+
+    fn done(&self) {
+        if self.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.synced.send_replace(true);
+        }
+    }
+
+    /// Whether all are filled.
+    #[must_use]
+    pub fn is_synced(&self) -> bool {
+        *self.synced.borrow()
+    }
+}
+
+/// What a change of an object means.
+pub type OnChange<T> = Arc<dyn Fn(&Key, Option<&T>, Option<&T>) + Send + std::marker::Sync>;
+
+/// One watch that fills a store.
+pub struct Reflect<K, T> {
+    /// What to watch.
+    pub api: Api<K>,
+    /// Selectors.
+    pub config: watcher::Config,
+    /// Where it goes; several watches may share one store as long as they see different objects.
+    pub store: Arc<Store<T>>,
+    /// What to keep of an object.
+    pub keep: Arc<dyn Fn(K) -> T + Send + std::marker::Sync>,
+    /// Told of every change: the key, the object before and after.
+    pub on_change: OnChange<T>,
+    /// Name in logs and metrics.
+    pub what: &'static str,
+    /// Told when the first list is complete.
+    pub sync: Sync,
+}
+
+impl<K, T> Reflect<K, T>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    T: PartialEq + Send + std::marker::Sync + 'static,
+{
+    /// Starts the watch; it runs until `stop`, and then its objects leave the store.
+    pub fn spawn(self, metrics: Arc<Metrics>, stop: CancellationToken) {
+        self.sync.begin();
+        tokio::spawn(async move {
+            let config = self.config.clone().timeout(WATCH_SECONDS).page_size(PAGE);
+            let mut events = watcher(self.api.clone(), config).default_backoff().boxed();
+            let mut mine: BTreeMap<Key, Arc<T>> = BTreeMap::new();
+            let mut listed: BTreeMap<Key, Arc<T>> = BTreeMap::new();
+            let mut synced = false;
+            loop {
+                let event = tokio::select! {
+                    () = stop.cancelled() => break,
+                    event = events.next() => event,
+                };
+                match event {
+                    Some(Ok(watcher::Event::Init)) => listed.clear(),
+                    Some(Ok(watcher::Event::InitApply(object))) => {
+                        let (key, object) = self.kept(object);
+                        listed.insert(key, Arc::new(object));
+                    }
+                    Some(Ok(watcher::Event::InitDone)) => {
+                        let before = std::mem::take(&mut mine);
+                        for key in before.keys().filter(|k| !listed.contains_key(*k)) {
+                            self.set(key, None);
+                        }
+                        for (key, object) in &listed {
+                            self.set(key, Some(object.clone()));
+                        }
+                        mine = std::mem::take(&mut listed);
+                        if !std::mem::replace(&mut synced, true) {
+                            self.sync.done();
+                            tracing::debug!(what = self.what, objects = mine.len(), "cache filled");
+                        }
+                    }
+                    Some(Ok(watcher::Event::Apply(object))) => {
+                        let (key, object) = self.kept(object);
+                        let object = Arc::new(object);
+                        self.set(&key, Some(object.clone()));
+                        mine.insert(key, object);
+                    }
+                    Some(Ok(watcher::Event::Delete(object))) => {
+                        let (key, _) = self.kept(object);
+                        self.set(&key, None);
+                        mine.remove(&key);
+                    }
+                    Some(Err(error)) => {
+                        metrics.watch_restart(self.what);
+                        tracing::warn!(what = self.what, %error, "watch failed, starting again");
+                    }
+                    None => break,
+                }
+            }
+            for key in mine.keys() {
+                self.set(key, None);
+            }
+            if !synced {
+                self.sync.done();
+            }
+        });
+    }
+
+    fn kept(&self, object: K) -> (Key, T) {
+        let meta = object.meta();
+        let key = (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default());
+        (key, (self.keep)(object))
+    }
+
+    fn set(&self, key: &Key, object: Option<Arc<T>>) {
+        let before = self.store.set(key.clone(), object.clone());
+        if before.as_deref() != object.as_deref() {
+            (self.on_change)(key, before.as_deref(), object.as_deref());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_is_read_without_its_neighbours() {
+        let store = Store::default();
+        for (ns, name) in [("a", "x"), ("b", "z"), ("b", "y"), ("bb", "x")] {
+            store.set((ns.to_owned(), name.to_owned()), Some(Arc::new(1)));
+        }
+        let names: Vec<String> = store.namespace("b").into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["y", "z"]);
+        assert!(store.set(("b".to_owned(), "y".to_owned()), None).is_some());
+        assert_eq!(store.namespace("b").len(), 1);
+    }
+
+    #[test]
+    fn synced_means_that_every_watch_has_listed() {
+        let sync = Sync::default();
+        assert!(sync.is_synced(), "nothing to wait for");
+        sync.begin();
+        sync.begin();
+        sync.done();
+        assert!(!sync.is_synced());
+        sync.done();
+        assert!(sync.is_synced());
+    }
+}

@@ -1,0 +1,175 @@
+//! Writes status: drains the queue with a few concurrent requests, only while this replica leads.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use kube::api::{Patch, PatchParams};
+use kube::core::DynamicObject;
+use kube::{Api, Client};
+use serde_json::json;
+use tokio::sync::{Notify, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::error::{Error, Retry, call};
+use super::leader::Leadership;
+use super::metrics::Metrics;
+use super::object::ObjectKey;
+use super::queue::{Class, Next, Queue, StatusWrite};
+use crate::api;
+
+/// Field manager of status.
+pub const STATUS_MANAGER: &str = "omniroute-operator/status";
+/// Requests at a time.
+const CONCURRENCY: usize = 8;
+
+/// Called when a write found the object changed: its namespace has to be looked at again.
+pub type OnStale = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// The one writer of status.
+#[derive(Clone)]
+pub struct Writer {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    client: Client,
+    leadership: Leadership,
+    metrics: Arc<Metrics>,
+    queue: Mutex<Queue>,
+    wake: Notify,
+    on_stale: OnStale,
+}
+
+impl Writer {
+    /// A writer with an empty queue; [`Self::run`] makes it work.
+    #[must_use]
+    pub fn new(client: Client, leadership: Leadership, metrics: Arc<Metrics>, on_stale: OnStale) -> Self {
+        let queue = Mutex::new(Queue::new(Instant::now()));
+        Self { shared: Arc::new(Shared { client, leadership, metrics, queue, wake: Notify::new(), on_stale }) }
+    }
+
+    /// Asks for a status to be written.
+    pub fn put(&self, write: StatusWrite, class: Class) {
+        let key = write.key.clone();
+        if !self.shared.queue().put(write, class, Instant::now()) {
+            self.shared.metrics.status_write(key.kind.name(), "Dropped");
+            tracing::warn!(object = %key, "status not written: too many objects wait");
+        }
+        self.shared.wake.notify_one();
+    }
+
+    /// The object's status is what it should be: nothing to write.
+    pub fn cancel(&self, key: &ObjectKey) {
+        self.shared.queue().cancel(key);
+    }
+
+    /// The object is gone.
+    pub fn forget(&self, key: &ObjectKey) {
+        self.shared.queue().forget(key);
+    }
+
+    /// Objects that wait for a write.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        self.shared.queue().len()
+    }
+
+    /// Writes until `stop`; what is on its way then is finished.
+    pub async fn run(self, stop: CancellationToken) {
+        let permits = Arc::new(Semaphore::new(CONCURRENCY));
+        let running = TaskTracker::new();
+        let mut leading = self.shared.leadership.subscribe();
+        loop {
+            if !*leading.borrow_and_update() {
+                self.shared.queue().clear();
+                tokio::select! {
+                    () = stop.cancelled() => break,
+                    changed = leading.changed() => if changed.is_err() { break },
+                }
+                continue;
+            }
+            let permit = tokio::select! {
+                () = stop.cancelled() => break,
+                permit = permits.clone().acquire_owned() => match permit { Ok(permit) => permit, Err(_) => break },
+            };
+            let next = self.shared.queue().take(Instant::now());
+            let pause = match next {
+                Next::Write(write, class) => {
+                    let shared = self.shared.clone();
+                    running.spawn(async move {
+                        shared.write(*write, class).await;
+                        drop(permit);
+                    });
+                    continue;
+                }
+                Next::Wait(pause) => pause,
+                Next::Idle => Duration::from_secs(3600),
+            };
+            drop(permit);
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = self.shared.wake.notified() => {}
+                () = tokio::time::sleep(pause) => {}
+                changed = leading.changed() => if changed.is_err() { break },
+            }
+        }
+        running.close();
+        running.wait().await;
+    }
+}
+
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn write(&self, write: StatusWrite, class: Class) {
+        let kind = write.key.kind.name();
+        match self.patch(&write).await {
+            Ok(resource_version) => {
+                self.metrics.status_write(kind, "Written");
+                tracing::debug!(object = %write.key, ?class, "status written");
+                self.queue().written(write, &resource_version, Instant::now());
+            }
+            Err(error) => {
+                self.metrics.status_write(kind, error.reason());
+                self.failed(write, class, &error);
+            }
+        }
+        self.wake.notify_one();
+    }
+
+    fn failed(&self, write: StatusWrite, class: Class, error: &Error) {
+        if error.status().is_some_and(kube::core::Status::is_not_found) {
+            self.queue().forget(&write.key);
+            return;
+        }
+        match error.retry() {
+            // The object changed meanwhile: what we wanted to write may be wrong by now.
+            Retry::Soon => (self.on_stale)(&write.key.namespace),
+            Retry::OnChange => {}
+            Retry::Backoff => {
+                tracing::warn!(object = %write.key, %error, "status could not be written, trying again");
+                self.queue().put_back(write, class, Instant::now() + Duration::from_secs(2));
+            }
+        }
+    }
+
+    async fn patch(&self, write: &StatusWrite) -> Result<String, Error> {
+        let key = &write.key;
+        let doing = || format!("writing the status of {key}");
+        let body = json!({
+            "apiVersion": api::API_VERSION,
+            "kind": key.kind.name(),
+            "metadata": {"name": key.name, "namespace": key.namespace, "resourceVersion": write.resource_version},
+            "status": write.status,
+        });
+        let objects: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &key.namespace, &key.kind.resource());
+        self.leadership.check(doing)?;
+        let params = PatchParams::apply(STATUS_MANAGER).force();
+        let patch = Patch::Apply(body);
+        let written = call(doing, self.leadership.write_limit(), objects.patch_status(&key.name, &params, &patch)).await?;
+        Ok(written.metadata.resource_version.unwrap_or_default())
+    }
+}
