@@ -73,7 +73,15 @@ impl ChildKind {
         match self {
             Self::Deployment => matches!(
                 field,
-                "containers" | "initContainers" | "env" | "ports" | "volumes" | "volumeMounts" | "topologySpreadConstraints" | "imagePullSecrets" | "ownerReferences"
+                "containers"
+                    | "initContainers"
+                    | "env"
+                    | "ports"
+                    | "volumes"
+                    | "volumeMounts"
+                    | "topologySpreadConstraints"
+                    | "imagePullSecrets"
+                    | "ownerReferences"
             ),
             Self::Service => matches!(field, "ports" | "ownerReferences"),
             _ => field == "ownerReferences",
@@ -359,7 +367,14 @@ mod tests {
 
     #[test]
     fn quantities_compare_by_value() {
-        for (a, b, same) in [("0.5", "500m", true), ("1024Mi", "1Gi", true), ("1", "1000m", true), ("1", "2", false), ("1k", "1Ki", false), ("5s", "5s0", false)] {
+        for (a, b, same) in [
+            ("0.5", "500m", true),
+            ("1024Mi", "1Gi", true),
+            ("1", "1000m", true),
+            ("1", "2", false),
+            ("1k", "1Ki", false),
+            ("5s", "5s0", false),
+        ] {
             assert_eq!(same_quantity(a, b), same, "{a} {b}");
         }
     }

@@ -14,7 +14,6 @@ use hyper_util::rt::TokioExecutor;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::leader::Leadership;
 use super::metrics::Metrics;
 use crate::resilience::StateReport;
 use crate::snapshot::Secret;
@@ -79,7 +78,6 @@ struct Shared {
     client: Client<HttpConnector, Empty<Bytes>>,
     port: u16,
     metrics: Arc<Metrics>,
-    leadership: Leadership,
     pods: Arc<dyn Pods>,
     known: Mutex<HashMap<String, Known>>,
     permits: Semaphore,
@@ -112,13 +110,14 @@ enum Answer {
 impl Observer {
     /// Asks pods on their management `port`.
     #[must_use]
-    pub fn new(pods: Arc<dyn Pods>, port: u16, leadership: Leadership, metrics: Arc<Metrics>) -> Self {
+    pub fn new(pods: Arc<dyn Pods>, port: u16, metrics: Arc<Metrics>) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(TIMEOUT));
         connector.set_nodelay(true);
-        let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(1).pool_idle_timeout(Duration::from_secs(30)).build(connector);
+        let client =
+            Client::builder(TokioExecutor::new()).pool_max_idle_per_host(1).pool_idle_timeout(Duration::from_secs(30)).build(connector);
         let known = Mutex::new(HashMap::new());
-        Self { shared: Arc::new(Shared { client, port, metrics, leadership, pods, known, permits: Semaphore::new(CONCURRENCY) }) }
+        Self { shared: Arc::new(Shared { client, port, metrics, pods, known, permits: Semaphore::new(CONCURRENCY) }) }
     }
 
     /// The last answer of a pod.

@@ -309,7 +309,10 @@ mod tests {
         assert!(q.put(write("c", 1, 1), Class::Transition, now));
         assert!(q.put(write("b", 1, 2), Class::Answer, now));
         let order: Vec<_> = std::iter::from_fn(|| take(&mut q, now)).map(|(w, c)| (w.key.name, w.status["v"].as_i64(), c)).collect();
-        assert_eq!(order, [("b".into(), Some(2), Class::Answer), ("c".into(), Some(1), Class::Transition), ("a".into(), Some(1), Class::Repeat)]);
+        assert_eq!(
+            order,
+            [("b".into(), Some(2), Class::Answer), ("c".into(), Some(1), Class::Transition), ("a".into(), Some(1), Class::Repeat)]
+        );
         assert_eq!(q.take(now), Next::Idle);
     }
 

@@ -71,7 +71,11 @@ pub fn compress(bytes: &[u8]) -> Vec<u8> {
 /// The parts of a snapshot that take most of its room, largest first, for the message that refuses it.
 #[must_use]
 pub fn largest(snapshot: &Snapshot) -> Vec<(String, usize)> {
-    fn weigh<'a, T: serde::Serialize + 'a>(kind: &str, items: impl IntoIterator<Item = (&'a String, &'a T)>, out: &mut Vec<(String, usize)>) {
+    fn weigh<'a, T: serde::Serialize + 'a>(
+        kind: &str,
+        items: impl IntoIterator<Item = (&'a String, &'a T)>,
+        out: &mut Vec<(String, usize)>,
+    ) {
         out.extend(items.into_iter().map(|(name, item)| (format!("{kind} `{name}`"), serde_json::to_vec(item).map_or(0, |b| b.len()))));
     }
     let mut parts = Vec::new();
@@ -126,7 +130,10 @@ mod tests {
     #[test]
     fn sizes_are_judged_and_contributors_named() {
         let of = |n: usize| Delivery { hash: String::new(), gzip: vec![0; n], json_bytes: 0 }.size();
-        assert_eq!([of(WARN_BYTES), of(WARN_BYTES + 1), of(MAX_BYTES), of(MAX_BYTES + 1)], [Size::Good, Size::Near, Size::Near, Size::TooLarge]);
+        assert_eq!(
+            [of(WARN_BYTES), of(WARN_BYTES + 1), of(MAX_BYTES), of(MAX_BYTES + 1)],
+            [Size::Good, Size::Near, Size::Near, Size::TooLarge]
+        );
         let snapshot = Snapshot {
             providers: vec![crate::snapshot::Provider {
                 name: "big".into(),

@@ -160,12 +160,8 @@ fn wishes_for_pods_are_followed_but_selector_labels_stay() {
     assert_eq!(spec["tolerations"], json!([{"key": "k", "operator": "Exists", "effect": "NoSchedule"}]));
     assert_eq!(spec["topologySpreadConstraints"][0]["topologyKey"], "rack");
     assert_eq!((&spec["nodeSelector"]["disk"], &spec["priorityClassName"]), (&json!("fast"), &json!("high")));
-    let env: Vec<(&str, Option<&str>)> = spec["containers"][0]["env"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|e| (e["name"].as_str().unwrap(), e["value"].as_str()))
-        .collect();
+    let env: Vec<(&str, Option<&str>)> =
+        spec["containers"][0]["env"].as_array().unwrap().iter().map(|e| (e["name"].as_str().unwrap(), e["value"].as_str())).collect();
     assert_eq!(env, [("OMNIROUTE_NAMESPACE", None), ("OMNIROUTE_POD_NAME", None), ("OMNIROUTE_LOG_FORMAT", Some("text")), ("S", None)]);
 }
 

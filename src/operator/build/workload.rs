@@ -132,10 +132,7 @@ fn container(intent: &Intent<'_>, wishes: &PodTemplate) -> Container {
         liveness_probe: Some(probe("/livez", 10, 3)),
         readiness_probe: Some(probe("/readyz", 2, 2)),
         lifecycle: Some(Lifecycle {
-            pre_stop: Some(LifecycleHandler {
-                sleep: Some(SleepAction { seconds: PRE_STOP_SECONDS }),
-                ..LifecycleHandler::default()
-            }),
+            pre_stop: Some(LifecycleHandler { sleep: Some(SleepAction { seconds: PRE_STOP_SECONDS }), ..LifecycleHandler::default() }),
             ..Lifecycle::default()
         }),
         volume_mounts: Some(vec![
