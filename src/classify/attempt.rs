@@ -52,7 +52,8 @@ pub enum TransportError {
 pub struct ProviderTraits {
     /// Name of the Provider resource, by which operator rules refer to it.
     pub name: String,
-    /// The id by which the catalog and the restatements are looked up: the preset's id, else the provider's name. Lower case.
+    /// The id by which the catalog and the restatements are looked up: the preset's id; empty without a preset, because
+    /// a provider that happens to be called like a vendor is not taken for it (interface 2). Lower case.
     pub catalog_id: String,
     /// Auth class.
     pub auth_class: AuthClass,

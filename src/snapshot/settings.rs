@@ -26,6 +26,8 @@ pub struct Settings {
     pub connection_cooldown: ByClass<CooldownProfile>,
     /// The window gate.
     pub provider_cooldown: ProviderCooldown,
+    /// Numbers of the window gate by auth class (providers carry their effective copy).
+    pub provider_window: ByClass<WindowGateProfile>,
     /// Model lockout.
     pub model_lockout: ModelLockout,
     /// Queueing.
@@ -105,6 +107,16 @@ impl Default for ByClass<BreakerProfile> {
             oauth: BreakerProfile::of(AuthClass::OAuth),
             api_key: BreakerProfile::of(AuthClass::ApiKey),
             local: BreakerProfile::of(AuthClass::Local),
+        }
+    }
+}
+
+impl Default for ByClass<WindowGateProfile> {
+    fn default() -> Self {
+        Self {
+            oauth: WindowGateProfile::of(AuthClass::OAuth),
+            api_key: WindowGateProfile::of(AuthClass::ApiKey),
+            local: WindowGateProfile::of(AuthClass::Local),
         }
     }
 }

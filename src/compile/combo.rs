@@ -1,0 +1,359 @@
+//! Combos: references, identity of targets, cycles, names.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::convert::unsigned;
+use super::finding::hint;
+use super::{Finding, Index, Severity, age, names};
+use crate::api;
+use crate::snapshot::{
+    self, Attempts, Auto, AutoRouter, ContextRules, Fusion, JsonCondition, JsonPredicate, Snapshot, Strategy, StrategyOptions, Target,
+    TargetKind, ValidateResponse,
+};
+
+const KIND: &str = "Combo";
+
+pub(super) fn compile(index: &Index<'_>, snapshot: &mut Snapshot, findings: &mut Vec<Finding>) {
+    let cyclic = cycles(index);
+    let taken = model_names(index, findings);
+    for (name, resource) in &index.combos {
+        let mut problems = Vec::new();
+        if let Some(path) = cyclic.get(name.as_str()) {
+            let message = format!("refers to itself ({}): remove one of these references", path.join(" -> "));
+            problems.push(Finding::new((KIND, name), "spec.targets", "CycleDetected", Severity::Error, message));
+        }
+        let combo = one(name, &resource.spec, index, snapshot, taken.get(name.as_str()).cloned().unwrap_or_default(), &mut problems);
+        // A combo with one bad target still serves with the others; one without any, or in a cycle, does not.
+        if let Some(combo) = combo.filter(|c| !c.targets.is_empty() && !cyclic.contains_key(name.as_str())) {
+            snapshot.combos.push(combo);
+        }
+        findings.append(&mut problems);
+    }
+    drop_dead_references(snapshot, findings);
+}
+
+/// The names that each combo serves: of two combos with one name the older keeps it.
+fn model_names<'a>(index: &Index<'a>, findings: &mut Vec<Finding>) -> BTreeMap<&'a str, Vec<String>> {
+    let mut by_age: Vec<&&api::Combo> = index.combos.values().collect();
+    by_age.sort_by_key(|c| age(**c));
+    let mut owners: BTreeMap<String, &str> = BTreeMap::new();
+    let mut served: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for combo in by_age {
+        let Some(name) = combo.metadata.name.as_deref() else { continue };
+        let wanted = if combo.spec.model_names.is_empty() { vec![name.to_owned()] } else { combo.spec.model_names.clone() };
+        for (i, model) in wanted.into_iter().enumerate() {
+            match owners.get(&model.to_lowercase()) {
+                Some(owner) if *owner != name => {
+                    let field =
+                        if combo.spec.model_names.is_empty() { "metadata.name".to_owned() } else { format!("spec.modelNames[{i}]") };
+                    let message = format!("model name `{model}` already belongs to Combo `{owner}`, which is older: choose another name");
+                    findings.push(Finding::new((KIND, name), field, "DuplicateName", Severity::Error, message));
+                }
+                _ => {
+                    owners.insert(model.to_lowercase(), name);
+                    served.entry(name).or_default().push(model);
+                }
+            }
+        }
+    }
+    served
+}
+
+/// For every combo on a cycle: the way round.
+fn cycles<'a>(index: &Index<'a>) -> BTreeMap<&'a str, Vec<&'a str>> {
+    let children = |name: &str| index.combos.get(name).into_iter().flat_map(|c| c.spec.targets.iter().filter_map(|t| t.combo.as_deref()));
+    let mut found = BTreeMap::new();
+    for start in index.combos.values().filter_map(|c| c.metadata.name.as_deref()) {
+        let mut seen = BTreeSet::new();
+        let mut stack: Vec<Vec<&str>> = vec![vec![start]];
+        while let Some(path) = stack.pop() {
+            let Some(last) = path.last() else { continue };
+            for child in children(last) {
+                let mut longer = path.clone();
+                longer.push(child);
+                if child == start {
+                    found.entry(start).or_insert(longer);
+                } else if seen.insert(child) {
+                    stack.push(longer);
+                }
+            }
+        }
+    }
+    found
+}
+
+fn one(
+    name: &str,
+    spec: &api::ComboSpec,
+    index: &Index<'_>,
+    snapshot: &Snapshot,
+    model_names: Vec<String>,
+    findings: &mut Vec<Finding>,
+) -> Option<snapshot::Combo> {
+    let strategy: Strategy = spec.strategy.into();
+    if !crate::routing::IMPLEMENTED.contains(&strategy) {
+        let ready = crate::routing::IMPLEMENTED.iter().map(|s| format!("{s:?}")).collect::<Vec<_>>().join(", ");
+        let message = format!("strategy `{strategy:?}` is not there yet: use one of {ready}");
+        findings.push(Finding::new((KIND, name), "spec.strategy", "NotImplemented", Severity::Error, message));
+        return None;
+    }
+    let mut targets = Vec::new();
+    let mut used: BTreeMap<String, u32> = BTreeMap::new();
+    for (i, target) in spec.targets.iter().enumerate() {
+        let Some(kind) = kind(name, i, target, index, snapshot, findings) else { continue };
+        let base = target.name.clone().unwrap_or_else(|| match &kind {
+            TargetKind::Model { provider, model, .. } => format!("{provider}/{model}"),
+            TargetKind::Combo { combo } => combo.clone(),
+        });
+        let count = used.entry(base.clone()).or_default();
+        *count += 1;
+        if *count > 1 && target.name.is_some() {
+            let message = format!("target name `{base}` stands twice: give each target its own `name`");
+            findings.push(Finding::new((KIND, name), format!("spec.targets[{i}].name"), "DuplicateName", Severity::Error, message));
+            continue;
+        }
+        targets.push(Target {
+            name: if *count > 1 { format!("{base}#{count}") } else { base },
+            kind,
+            weight: unsigned(target.weight),
+            fallback_only_on_quota_exhaustion: target.fallback_only_on_quota_exhaustion,
+        });
+    }
+    not_there_yet(name, spec, findings);
+    let ms = |d: &api::Duration| d.ms().unwrap_or(0);
+    Some(snapshot::Combo {
+        name: name.to_owned(),
+        model_names,
+        strategy,
+        tier_order: tiers(name, spec, &targets, findings),
+        targets,
+        attempts: Attempts {
+            max: unsigned(spec.attempts.max),
+            per_target: spec.attempts.per_target.map_or(0, unsigned),
+            retry_delay_ms: ms(&spec.attempts.retry_delay),
+            max_set_retries: unsigned(spec.attempts.max_set_retries),
+            set_retry_delay_ms: ms(&spec.attempts.set_retry_delay),
+            fallback_delay_ms: ms(&spec.attempts.fallback_delay),
+        },
+        target_timeout_ms: ms(&spec.timeouts.target),
+        total_timeout_ms: ms(&spec.timeouts.total),
+        cooldown_wait: spec.cooldown_wait.enabled,
+        context: context(spec),
+        validate_response: validation(spec),
+        options: options(spec),
+    })
+}
+
+fn kind(
+    name: &str,
+    i: usize,
+    target: &api::combo::Target,
+    index: &Index<'_>,
+    snapshot: &Snapshot,
+    findings: &mut Vec<Finding>,
+) -> Option<TargetKind> {
+    let mut problem = |field: &str, reason: &str, severity: Severity, message: String| {
+        findings.push(Finding::new((KIND, name), format!("spec.targets[{i}]{field}"), reason, severity, message));
+    };
+    if let Some(combo) = &target.combo {
+        if !index.combos.contains_key(combo) {
+            let hint = hint(combo, index.combos.keys().map(String::as_str));
+            problem(".combo", "ComboNotFound", Severity::Unresolved, format!("Combo `{combo}` is not found in this namespace{hint}"));
+            return None;
+        }
+        return Some(TargetKind::Combo { combo: combo.clone() });
+    }
+    let (Some(provider), Some(model)) = (&target.provider, &target.model) else {
+        problem("", "InvalidSpec", Severity::Error, "must have `provider` and `model`, or `combo` alone".to_owned());
+        return None;
+    };
+    let Some(known) = snapshot.providers.iter().find(|p| p.name == *provider) else {
+        let message = if index.providers.contains_key(provider) {
+            format!("Provider `{provider}` has errors of its own: see its conditions")
+        } else {
+            format!("Provider `{provider}` is not found in this namespace{}", hint(provider, index.providers.keys().map(String::as_str)))
+        };
+        problem(".provider", "ProviderNotFound", Severity::Unresolved, message);
+        return None;
+    };
+    if !known.models.is_empty() && !known.models.iter().any(|m| m.name == *model) {
+        let near = super::suggest(model, known.models.iter().map(|m| m.name.as_str()));
+        let message = match near {
+            Some(near) => {
+                format!("model `{model}` is not known to Provider `{provider}`; did you mean `{near}`? It is asked for as written")
+            }
+            None => format!(
+                "model `{model}` is not known to Provider `{provider}`: add it to `models` there if it exists. It is asked for as written"
+            ),
+        };
+        // Vendors add models every week: a name outside an open list is worth a word only if it looks like a slip.
+        if near.is_some() || !known.open_model_list {
+            problem(".model", "InvalidSpec", Severity::Warning, message);
+        }
+    }
+    let mut wanted: Vec<&String> = target.connections.iter().chain(&target.connection).collect();
+    wanted.sort_unstable();
+    wanted.dedup();
+    let mut connections = Vec::new();
+    for connection in &wanted {
+        match index.connections.get(*connection) {
+            None => {
+                let siblings = index.connections.iter().filter(|(_, c)| c.spec.provider_ref.name == *provider).map(|(n, _)| n.as_str());
+                let hint = hint(connection, siblings);
+                problem(
+                    ".connections",
+                    "ConnectionNotFound",
+                    Severity::Unresolved,
+                    format!("Connection `{connection}` is not found in this namespace{hint}"),
+                );
+            }
+            Some(found) if found.spec.provider_ref.name != *provider => {
+                let message = format!(
+                    "Connection `{connection}` belongs to Provider `{}`, not to `{provider}`: name one of `{provider}`",
+                    found.spec.provider_ref.name
+                );
+                problem(".connections", "InvalidSpec", Severity::Error, message);
+            }
+            Some(_) => connections.push((*connection).clone()),
+        }
+    }
+    // All of the named ones missing must not mean "any": the target stays out until one is there.
+    if !wanted.is_empty() && connections.is_empty() {
+        return None;
+    }
+    Some(TargetKind::Model { provider: provider.clone(), model: model.clone(), connections })
+}
+
+/// Nested references to combos that did not compile are dropped, until nothing changes.
+fn drop_dead_references(snapshot: &mut Snapshot, findings: &mut Vec<Finding>) {
+    loop {
+        let alive: BTreeSet<String> = snapshot.combos.iter().map(|c| c.name.clone()).collect();
+        for combo in &mut snapshot.combos {
+            let name = combo.name.clone();
+            combo.targets.retain(|t| match &t.kind {
+                TargetKind::Combo { combo } if !alive.contains(combo) => {
+                    let message = format!("Combo `{combo}` cannot be used: see its conditions");
+                    findings.push(Finding::new((KIND, &name), "spec.targets", "ComboNotFound", Severity::Unresolved, message));
+                    false
+                }
+                _ => true,
+            });
+        }
+        let before = snapshot.combos.len();
+        snapshot.combos.retain(|c| !c.targets.is_empty());
+        if snapshot.combos.len() == before {
+            return;
+        }
+    }
+}
+
+/// Composite tiers: the default tier, its chain of fallbacks, then the remaining tiers; targets of no tier follow in declared order.
+fn tiers(name: &str, spec: &api::ComboSpec, targets: &[Target], findings: &mut Vec<Finding>) -> Vec<String> {
+    let Some(tiers) = &spec.composite_tiers else { return Vec::new() };
+    let known: BTreeSet<&str> = targets.iter().map(|t| t.name.as_str()).collect();
+    let mut order: Vec<String> = Vec::new();
+    let mut next = tiers.tiers.iter().find(|t| t.name == tiers.default_tier);
+    let mut visited = BTreeSet::new();
+    while let Some(tier) = next.filter(|t| visited.insert(t.name.as_str())) {
+        order.push(tier.target.clone());
+        next = tier.fallback_tier.as_ref().and_then(|f| tiers.tiers.iter().find(|t| t.name == *f));
+    }
+    order.extend(tiers.tiers.iter().filter(|t| !visited.contains(t.name.as_str())).map(|t| t.target.clone()));
+    for (i, tier) in tiers.tiers.iter().enumerate().filter(|(_, t)| !known.contains(t.target.as_str())) {
+        let message = format!("target `{}` is not one of this combo; its targets are {}", tier.target, names(&known));
+        findings.push(Finding::new(
+            (KIND, name),
+            format!("spec.compositeTiers.tiers[{i}].target"),
+            "InvalidSpec",
+            Severity::Error,
+            message,
+        ));
+    }
+    let mut seen = BTreeSet::new();
+    order.retain(|t| known.contains(t.as_str()) && seen.insert(t.clone()));
+    order
+}
+
+/// Fields that the schema has and nothing acts on yet are refused, never ignored (decisions 10.11).
+fn not_there_yet(name: &str, spec: &api::ComboSpec, findings: &mut Vec<Finding>) {
+    let later = [("spec.hedging", spec.hedging)];
+    for (field, used) in later {
+        if used {
+            let message = format!("`{}` is not there yet: remove the field", field.trim_start_matches("spec."));
+            findings.push(Finding::new((KIND, name), field, "NotImplemented", Severity::Error, message));
+        }
+    }
+}
+
+fn context(spec: &api::ComboSpec) -> ContextRules {
+    let Some(given) = &spec.context else { return ContextRules::default() };
+    let size = |n: i32| u64::from(unsigned(n));
+    ContextRules {
+        min_window: given.min_window.map(size),
+        max_window: given.max_window.map(size),
+        drop_unknown: given.unknown == api::combo::UnknownWindow::Drop,
+        prefer_large: given.prefer_large,
+    }
+}
+
+fn validation(spec: &api::ComboSpec) -> ValidateResponse {
+    let Some(given) = &spec.validate_response else { return ValidateResponse::default() };
+    ValidateResponse {
+        min_content_length: u64::from(unsigned(given.min_content_length)),
+        forbidden: given.forbidden.clone(),
+        required: given.required.clone(),
+        json: given
+            .json
+            .iter()
+            .map(|p| JsonPredicate {
+                path: p.path.clone(),
+                condition: match p.condition {
+                    api::combo::JsonCondition::Exists => JsonCondition::Exists,
+                    api::combo::JsonCondition::NonEmpty => JsonCondition::NonEmpty,
+                    api::combo::JsonCondition::Equals => JsonCondition::Equals,
+                    api::combo::JsonCondition::NotEquals => JsonCondition::NotEquals,
+                },
+                value: p.value.clone(),
+            })
+            .collect(),
+    }
+}
+
+fn options(spec: &api::ComboSpec) -> StrategyOptions {
+    let ms = |d: &api::Duration| d.ms().unwrap_or(0);
+    StrategyOptions {
+        sticky_weighted_limit: unsigned(spec.sticky_weighted_limit),
+        sticky_round_robin_limit: spec.sticky_round_robin_limit.map(unsigned),
+        disable_session_stickiness: spec.disable_session_stickiness,
+        quota_share: spec.quota_share,
+        queue_depth: unsigned(spec.queue_depth),
+        queue_timeout_ms: ms(&spec.queue_timeout),
+        concurrency_per_model: unsigned(spec.concurrency_per_model),
+        hedge_delay_ms: (spec.hedging && spec.zero_latency_optimizations_enabled).then(|| ms(&spec.hedge_delay)),
+        predictive_ttft_ms: if spec.zero_latency_optimizations_enabled { ms(&spec.predictive_ttft) } else { 0 },
+        reset_aware_tie_band_percent: unsigned(spec.reset_aware_tie_band_percent),
+        reset_aware_exhaustion_guard_percent: unsigned(spec.reset_aware_exhaustion_guard_percent),
+        quota_weighted_floor_percent: unsigned(spec.quota_weighted_floor_percent),
+        reset_window_tie_band_ms: ms(&spec.reset_window_tie_band),
+        max_depth: unsigned(spec.max_combo_depth),
+        fusion: spec.fusion.as_ref().map(|f| Fusion {
+            judge: f.judge.as_ref().map(|j| (j.provider.clone(), j.model.clone())),
+            min_panel: unsigned(f.min_panel),
+            max_panel: unsigned(f.max_panel),
+            straggler_grace_ms: ms(&f.straggler_grace),
+            timeout_ms: ms(&f.timeout),
+        }),
+        auto: spec.auto.as_ref().map(|a| Auto {
+            router_strategy: match a.router_strategy {
+                api::combo::RouterStrategy::Rules => AutoRouter::Rules,
+                api::combo::RouterStrategy::Cost => AutoRouter::Cost,
+                api::combo::RouterStrategy::Latency => AutoRouter::Latency,
+                api::combo::RouterStrategy::SlaAware => AutoRouter::SlaAware,
+                api::combo::RouterStrategy::Lkgp => AutoRouter::Lkgp,
+            },
+            sla_target_p95_ms: ms(&a.sla.target_p95),
+            sla_max_error_rate_percent: unsigned(a.sla.max_error_rate_percent),
+            sla_hard_constraints: a.sla.hard_constraints,
+        }),
+    }
+}

@@ -1,0 +1,167 @@
+//! The compiler: golden pairs, order independence, findings.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "support/resources.rs"]
+mod support;
+
+use std::path::Path;
+
+use omniroute::api::time::EpochMs;
+use omniroute::compile::{Compiled, Options, Resources, Severity, compile};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use support::resources;
+
+fn options() -> Options {
+    Options { fingerprint_key: b"test".to_vec(), now: EpochMs(1_700_000_000_000), ..Options::default() }
+}
+
+fn run(yaml: &str) -> Compiled {
+    compile(&resources(yaml), &options())
+}
+
+/// What a golden file shows: everything but the settings that nobody set.
+fn shown(compiled: &Compiled) -> Value {
+    let mut snapshot = serde_json::to_value(&compiled.snapshot).unwrap();
+    let map = snapshot.as_object_mut().unwrap();
+    map.remove("fragments");
+    let set: Vec<String> =
+        compiled.snapshot.settings.sources.iter().filter(|(_, s)| *s != "default").map(|(p, s)| format!("{p}: {s}")).collect();
+    map.insert("settings".to_owned(), json!(set));
+    map.retain(|_, v| !(v.is_null() || v.as_array().is_some_and(Vec::is_empty)));
+    json!({"gateway": compiled.gateway, "snapshot": snapshot, "findings": compiled.findings})
+}
+
+/// `UPDATE=1 cargo test --test compile` writes the files; without it they are compared.
+#[test]
+fn golden_pairs() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/compile");
+    let mut count = 0;
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        let Some(name) = path.file_name().unwrap().to_str().unwrap().strip_suffix(".in.yaml") else { continue };
+        count += 1;
+        let got = serde_json::to_string_pretty(&shown(&run(&std::fs::read_to_string(&path).unwrap()))).unwrap() + "\n";
+        let out = folder.join(format!("{name}.out.json"));
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::write(&out, &got).unwrap();
+        }
+        let wanted = std::fs::read_to_string(&out).unwrap_or_default();
+        assert_eq!(
+            got,
+            wanted,
+            "{name}: differs from {}; if the change is wanted, run UPDATE=1 cargo test --test compile and read the diff",
+            out.display()
+        );
+    }
+    assert!(count >= 8, "only {count} golden pairs were found");
+}
+
+const QUICKSTART: &str = include_str!("golden/compile/quickstart.in.yaml");
+
+fn shuffled(all: &Resources, seed: u64) -> Resources {
+    fn turn<T: Clone>(list: &[T], seed: u64) -> Vec<T> {
+        let mut list = list.to_vec();
+        let mut state = seed | 1;
+        for i in (1..list.len()).rev() {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            list.swap(i, usize::try_from(state >> 33).unwrap() % (i + 1));
+        }
+        list
+    }
+    Resources {
+        providers: turn(&all.providers, seed),
+        connections: turn(&all.connections, seed),
+        combos: turn(&all.combos, seed),
+        settings: turn(&all.settings, seed),
+        rules: turn(&all.rules, seed),
+        secrets: turn(&all.secrets, seed),
+        config_maps: turn(&all.config_maps, seed),
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_order_of_the_input_does_not_matter(seed: u64) {
+        for yaml in [QUICKSTART, include_str!("golden/compile/broken.in.yaml"), include_str!("golden/compile/rules.in.yaml")] {
+            let all = resources(yaml);
+            let (one, other) = (compile(&all, &options()), compile(&shuffled(&all, seed), &options()));
+            prop_assert_eq!(one.snapshot.canonical_json().unwrap(), other.snapshot.canonical_json().unwrap());
+            prop_assert_eq!(one.findings, other.findings);
+        }
+    }
+}
+
+#[test]
+fn the_quickstart_has_no_findings_and_round_trips() {
+    let compiled = run(QUICKSTART);
+    assert_eq!(compiled.findings, vec![]);
+    assert_eq!(compiled.gateway.as_deref(), Some("default"));
+    let json = compiled.snapshot.canonical_json().unwrap();
+    let back = omniroute::snapshot::Snapshot::from_json(&json).unwrap();
+    assert_eq!(back, compiled.snapshot);
+    assert_eq!(back.hash().unwrap(), compiled.snapshot.hash().unwrap());
+}
+
+#[test]
+fn no_credential_shows_in_findings_or_debug() {
+    let yaml = QUICKSTART.replace("sk-replace-me-a", "sk canary a").replace("client-key-replace-me", "canary");
+    let compiled = run(&yaml);
+    assert!(compiled.findings.len() >= 2, "{:?}", compiled.findings);
+    let text = format!("{:?} {:?}", compiled.findings, compiled.snapshot);
+    assert!(!text.contains("canary") && !text.contains("sk-replace"), "{text}");
+}
+
+#[test]
+fn one_bad_object_does_not_stop_the_others() {
+    let compiled = run(&QUICKSTART.replace("openai-team-a: sk-replace-me-a", "openai-team-a: ''"));
+    let bad: Vec<_> = compiled.findings.iter().map(|f| (f.kind.as_str(), f.name.as_str(), f.reason.as_str())).collect();
+    assert_eq!(bad, [("Connection", "openai-team-a", "CredentialMissing")]);
+    let names: Vec<_> = compiled.snapshot.connections.iter().map(|c| c.name.as_str()).collect();
+    assert_eq!(names, ["anthropic-main", "openai-team-b"]);
+    assert_eq!(compiled.snapshot.unusable_connections.len(), 1);
+    assert_eq!(compiled.snapshot.combos.len(), 1);
+}
+
+#[test]
+fn only_the_fragment_of_the_edited_object_changes() {
+    let before = run(QUICKSTART).snapshot.fragments;
+    let after = run(&QUICKSTART.replace("priority: 2", "priority: 3")).snapshot.fragments;
+    let changed: Vec<_> = before.iter().filter(|(k, v)| after.get(*k) != Some(v)).map(|(k, _)| k.as_str()).collect();
+    assert_eq!(changed, ["Connection/openai-team-b"]);
+}
+
+#[test]
+fn a_command_keeps_the_time_at_which_it_was_first_seen() {
+    let yaml =
+        QUICKSTART.replace("metadata: {name: openai-team-b}", "metadata: {name: openai-team-b, annotations: {omniroute.dev/reset: '1'}}");
+    let all = resources(&yaml);
+    let first = compile(&all, &options()).snapshot;
+    assert_eq!(first.commands.len(), 1);
+    let later = Options { accepted: first.commands.clone(), now: EpochMs(1_800_000_000_000), ..options() };
+    assert_eq!(compile(&all, &later).snapshot.hash().unwrap(), first.hash().unwrap());
+    let again = compile(&resources(&yaml.replace("'1'", "'2'")), &later).snapshot;
+    assert_eq!(again.commands[0].accepted_time, EpochMs(1_800_000_000_000));
+}
+
+#[test]
+fn a_changed_credential_changes_its_fingerprint_and_another_key_makes_another() {
+    let print = |yaml: &str, options: &Options| compile(&resources(yaml), options).snapshot.connections[1].credential_fingerprint.clone();
+    let one = print(QUICKSTART, &options());
+    assert_ne!(one, print(&QUICKSTART.replace("sk-replace-me-a", "sk-other"), &options()));
+    assert_ne!(one, print(QUICKSTART, &Options { fingerprint_key: b"other".to_vec(), ..options() }));
+    assert_eq!(one.len(), 32);
+}
+
+#[test]
+fn two_thousand_rules_compile() {
+    let mut all = resources(QUICKSTART);
+    for i in 0..2_000 {
+        let rule = json!({"apiVersion": "omniroute.dev/v1alpha1", "kind": "OperatorErrorRule", "metadata": {"name": format!("r{i}")},
+            "spec": {"match": {"statuses": [429], "text": format!("code {i} end")}, "verdict": {"cooldown": "1m"}}});
+        all.rules.push(std::sync::Arc::new(serde_json::from_value(rule).unwrap()));
+    }
+    let compiled = compile(&all, &options());
+    assert_eq!(compiled.snapshot.rules.len(), 2_000);
+    assert!(!compiled.findings.iter().any(|f| f.severity == Severity::Error));
+}
