@@ -1,0 +1,213 @@
+//! Answer bodies: they run the protocol of their connection while they are read, and give it back to the pool at their end.
+
+use std::io::{self, Read};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use flate2::read::{MultiGzDecoder, ZlibDecoder};
+use http::header::{CONTENT_ENCODING, HeaderMap};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+
+use super::pool::{Conn, Pool};
+use crate::classify::TransportError;
+
+/// A body that did not come to its end.
+#[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
+#[error("{message}")]
+pub struct BodyError {
+    /// How it failed.
+    pub transport: TransportError,
+    /// What happened.
+    pub message: String,
+}
+
+/// The body of a provider's answer. Dropping it before its end closes the connection at once.
+pub struct UpstreamBody {
+    incoming: Incoming,
+    link: Option<Link>,
+}
+
+struct Link {
+    conn: Conn,
+    pool: Arc<Pool>,
+    origin: Arc<str>,
+}
+
+impl std::fmt::Debug for UpstreamBody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UpstreamBody").field("open", &self.link.is_some()).finish_non_exhaustive()
+    }
+}
+
+impl UpstreamBody {
+    pub(super) fn new(incoming: Incoming, conn: Conn, pool: Arc<Pool>, origin: Arc<str>) -> Self {
+        let mut body = Self { incoming, link: Some(Link { conn, pool, origin }) };
+        if body.incoming.is_end_stream() {
+            body.release();
+        }
+        body
+    }
+
+    /// The exchange is complete: the connection may serve again.
+    fn release(&mut self) {
+        if let Some(Link { conn, pool, origin }) = self.link.take() {
+            pool.put(&origin, conn);
+        }
+    }
+
+    fn poll_incoming(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match Pin::new(&mut self.incoming).poll_frame(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Some(Ok(frame))) => Poll::Ready(Some(Ok(frame))),
+            Poll::Ready(Some(Err(error))) => {
+                self.link = None;
+                Poll::Ready(Some(Err(BodyError { transport: TransportError::Reset, message: format!("reading the answer: {error}") })))
+            }
+            Poll::Ready(None) => {
+                self.release();
+                Poll::Ready(None)
+            }
+        }
+    }
+}
+
+impl Body for UpstreamBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        // Asking first tells the connection that data is wanted; then it reads, and what it read is there.
+        if let ready @ Poll::Ready(_) = self.poll_incoming(cx) {
+            return ready;
+        }
+        match &mut self.link {
+            Some(link) => link.conn.drive(cx),
+            None => return Poll::Pending,
+        }
+        self.poll_incoming(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}
+
+/// A body that was read as far as it may be held.
+#[derive(Debug)]
+pub enum Collected {
+    /// All of it.
+    Whole(Bytes),
+    /// More than the limit: what was read, and the rest to be relayed unread.
+    TooLarge {
+        /// What was read.
+        prefix: Bytes,
+        /// What follows.
+        rest: UpstreamBody,
+    },
+}
+
+/// Reads a body up to `limit` bytes. `idle` bounds the silence between two reads.
+///
+/// # Errors
+/// The body ended too early, or was silent for too long.
+pub async fn collect(mut body: UpstreamBody, limit: usize, idle: Duration) -> Result<Collected, BodyError> {
+    let mut first = Bytes::new();
+    let mut all = BytesMut::new();
+    let timer = tokio::time::sleep(idle);
+    tokio::pin!(timer);
+    loop {
+        let frame = tokio::select! {
+            biased;
+            frame = body.frame() => frame,
+            () = &mut timer => {
+                let message = format!("reading the answer: silent for {} ms", idle.as_millis());
+                return Err(BodyError { transport: TransportError::Timeout, message });
+            }
+        };
+        let Some(frame) = frame else {
+            return Ok(Collected::Whole(if all.is_empty() { first } else { all.freeze() }));
+        };
+        let Ok(data) = frame?.into_data() else { continue };
+        timer.as_mut().reset(tokio::time::Instant::now() + idle);
+        // One read is the common case: it is passed on without being copied.
+        if first.is_empty() && all.is_empty() {
+            first = data;
+        } else {
+            if all.is_empty() {
+                all.extend_from_slice(&first);
+            }
+            all.extend_from_slice(&data);
+        }
+        if first.len().max(all.len()) > limit {
+            return Ok(Collected::TooLarge { prefix: if all.is_empty() { first } else { all.freeze() }, rest: body });
+        }
+    }
+}
+
+/// A compressed body that cannot be read.
+#[derive(thiserror::Error, Debug)]
+pub enum DecodeError {
+    /// An encoding that was not asked for and is not known.
+    #[error("the answer has the content encoding `{0}`, though identity was asked for")]
+    Unknown(String),
+    /// Broken data.
+    #[error("decoding the answer ({encoding}): {source}")]
+    Broken {
+        /// Its encoding.
+        encoding: &'static str,
+        /// What is wrong.
+        source: io::Error,
+    },
+    /// Larger than what may be held.
+    #[error("the decoded answer is larger than {0} bytes")]
+    TooLarge(usize),
+}
+
+/// Decodes a body that came compressed although identity was asked for, so that it can be inspected. Answers `None` when there is
+/// nothing to decode; otherwise the caller must drop `content-encoding` together with the old bytes.
+///
+/// # Errors
+/// The encoding is unknown, the data broken, or the result larger than `limit`.
+pub fn decode(headers: &HeaderMap, body: &Bytes, limit: usize) -> Result<Option<Bytes>, DecodeError> {
+    let Some(encoding) = headers.get(CONTENT_ENCODING).and_then(|v| v.to_str().ok()) else { return Ok(None) };
+    let read = |reader: &mut dyn Read, encoding| {
+        let mut out = Vec::with_capacity(body.len().saturating_mul(4).min(limit));
+        reader.take(limit as u64 + 1).read_to_end(&mut out).map_err(|source| DecodeError::Broken { encoding, source })?;
+        if out.len() > limit { Err(DecodeError::TooLarge(limit)) } else { Ok(Some(Bytes::from(out))) }
+    };
+    match encoding.trim().to_ascii_lowercase().as_str() {
+        "" | "identity" => Ok(None),
+        "gzip" | "x-gzip" => read(&mut MultiGzDecoder::new(&body[..]), "gzip"),
+        "deflate" => read(&mut ZlibDecoder::new(&body[..]), "deflate"),
+        other => Err(DecodeError::Unknown(other.chars().take(32).collect())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+    use std::io::Write;
+
+    #[test]
+    fn compressed_bodies_are_decoded_within_their_limit() {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        encoder.write_all(&[b'x'; 10_000]).expect("gzip");
+        let body = Bytes::from(encoder.finish().expect("gzip"));
+        let headers = |e: &'static str| HeaderMap::from_iter([(CONTENT_ENCODING, HeaderValue::from_static(e))]);
+        assert_eq!(decode(&headers("gzip"), &body, 10_000).expect("decodes").expect("encoded").len(), 10_000);
+        assert!(matches!(decode(&headers("gzip"), &body, 9_999), Err(DecodeError::TooLarge(9_999))));
+        assert!(matches!(decode(&headers("gzip"), &Bytes::from_static(b"no"), 10), Err(DecodeError::Broken { .. })));
+        assert!(matches!(decode(&headers("br"), &body, 10), Err(DecodeError::Unknown(_))));
+        assert!(matches!(decode(&HeaderMap::new(), &body, 10), Ok(None)));
+    }
+}

@@ -1,0 +1,170 @@
+//! One call: a connection, the request, the head of the answer.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use http::header::{HOST, HeaderMap, PROXY_AUTHORIZATION};
+use http::{Method, Request, Response};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+
+use super::body::UpstreamBody;
+use super::connect::connect;
+use super::pool::{Conn, Payload, Pool, PoolLimits};
+use super::route::{Origin, Prepared, Upstream};
+use super::{SendError, headers};
+use crate::classify::TransportError;
+use crate::protocol::scan::RequestBody;
+use crate::protocol::{Dialect, Endpoint};
+
+/// Most headers of an answer.
+const MAX_HEADERS: usize = 128;
+
+/// What is sent.
+#[derive(Debug)]
+pub struct Call<'a> {
+    /// Which operation.
+    pub endpoint: Endpoint,
+    /// The client's headers; only the listed ones go up.
+    pub headers: &'a HeaderMap,
+    /// The body.
+    pub body: RequestBody,
+    /// How long the head of the answer may take, from the moment the request goes out.
+    pub response_start: Duration,
+}
+
+/// Calls providers. One for each runtime: clones share its pool.
+#[derive(Clone)]
+pub struct Client {
+    pool: Arc<Pool>,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").finish_non_exhaustive()
+    }
+}
+
+impl Default for Client {
+    fn default() -> Self {
+        Self::new(PoolLimits::default())
+    }
+}
+
+impl Client {
+    /// A client with an empty pool.
+    #[must_use]
+    pub fn new(limits: PoolLimits) -> Self {
+        Self { pool: Pool::new(limits) }
+    }
+
+    /// Sends a request and waits for the head of the answer, whatever its status. Dropping the future closes the connection.
+    ///
+    /// A reused connection that dies before a single byte of the answer is replaced once by a fresh one: no attempt is counted and
+    /// nobody is to blame (decisions 9.15).
+    ///
+    /// # Errors
+    /// There was no answer: connecting, TLS, the proxy, a reset, or the deadline.
+    pub async fn send(&self, upstream: &Upstream, call: Call<'_>) -> Result<Response<UpstreamBody>, SendError> {
+        let Some(prepared) = upstream.endpoint(call.endpoint) else {
+            let message = format!("this provider does not speak {}", call.endpoint.dialect().name());
+            return Err(SendError::new(TransportError::Connect, message));
+        };
+        let origin = &prepared.origin;
+        if let Some(conn) = self.pool.take(&origin.key) {
+            match self.exchange(conn, prepared, request(upstream, prepared, &call), call.response_start).await {
+                Err(Failure::Stale) => {}
+                Err(Failure::Final(error)) => return Err(error),
+                Ok(response) => return Ok(response),
+            }
+        }
+        let conn = open(origin).await?;
+        match self.exchange(conn, prepared, request(upstream, prepared, &call), call.response_start).await {
+            Ok(response) => Ok(response),
+            Err(Failure::Final(error)) => Err(error),
+            Err(Failure::Stale) => Err(SendError::new(TransportError::Reset, format!("{origin} closed the connection before it answered"))),
+        }
+    }
+
+    async fn exchange(
+        &self,
+        mut conn: Conn,
+        prepared: &Prepared,
+        request: Request<Payload>,
+        limit: Duration,
+    ) -> Result<Response<UpstreamBody>, Failure> {
+        let origin = &prepared.origin;
+        let received = conn.received();
+        let mut answer = pin!(conn.sender.send_request(request));
+        let mut deadline = pin!(tokio::time::sleep(limit));
+        let outcome = poll_fn(|cx| {
+            conn.drive(cx);
+            if let Poll::Ready(result) = answer.as_mut().poll(cx) {
+                return Poll::Ready(Some(result));
+            }
+            deadline.as_mut().poll(cx).map(|()| None)
+        })
+        .await;
+        match outcome {
+            Some(Ok(response)) => {
+                let (head, incoming) = response.into_parts();
+                if head.status == 407 && origin.proxy.is_some() && origin.tls.is_none() {
+                    return Err(Failure::Final(SendError::proxy("the proxy refused its credential with status 407")));
+                }
+                Ok(Response::from_parts(head, UpstreamBody::new(incoming, conn, Arc::clone(&self.pool), Arc::clone(&origin.key))))
+            }
+            Some(Err(_)) if conn.reused && conn.received() == received => Err(Failure::Stale),
+            Some(Err(error)) => {
+                Err(Failure::Final(SendError::new(TransportError::Reset, describe(origin, &error, conn.received() > received))))
+            }
+            None => {
+                let message = format!("{origin} sent no answer within {} ms", limit.as_millis());
+                Err(Failure::Final(SendError::new(TransportError::Timeout, message)))
+            }
+        }
+    }
+}
+
+enum Failure {
+    /// A reused connection died before the answer began.
+    Stale,
+    Final(SendError),
+}
+
+async fn open(origin: &Origin) -> Result<Conn, SendError> {
+    let (socket, received) = connect(origin).await?;
+    let handshake = http1::Builder::new().max_headers(MAX_HEADERS).handshake(TokioIo::new(socket)).await;
+    let (sender, driver) = handshake.map_err(|e| SendError::new(TransportError::Reset, format!("starting HTTP with {origin}: {e}")))?;
+    Ok(Conn::new(sender, driver, received))
+}
+
+fn request(upstream: &Upstream, prepared: &Prepared, call: &Call<'_>) -> Request<Payload> {
+    let mut request = Request::new(Payload::from(call.body.clone()));
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = prepared.uri.clone();
+    let mut headers = headers::up(call.headers, &upstream.forward, &upstream.fixed, call.endpoint.dialect() == Dialect::Messages);
+    headers.insert(HOST, prepared.host.clone());
+    if let Some((name, value)) = &prepared.credential {
+        headers.insert(name, value.clone());
+    }
+    let proxy = prepared.origin.proxy.as_ref().filter(|_| prepared.origin.tls.is_none());
+    if let Some(authorization) = proxy.and_then(|p| p.authorization.as_ref()) {
+        headers.insert(PROXY_AUTHORIZATION, authorization.clone());
+    }
+    *request.headers_mut() = headers;
+    request
+}
+
+fn describe(origin: &Origin, error: &hyper::Error, began: bool) -> String {
+    let cause = std::error::Error::source(error).map(|s| format!(": {s}")).unwrap_or_default();
+    if error.is_parse() {
+        format!("{origin} answered something that is not HTTP/1.1: {error}{cause}")
+    } else if began {
+        format!("the connection to {origin} broke within the head of the answer: {error}{cause}")
+    } else {
+        format!("the connection to {origin} broke before the answer: {error}{cause}")
+    }
+}

@@ -1,0 +1,315 @@
+//! Where the requests of one connection go, worked out once when a snapshot is loaded.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine;
+use http::Uri;
+use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use http::uri::Scheme;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use sha2::{Digest, Sha256};
+
+use super::headers::never_forwarded;
+use crate::classify::AuthClass;
+use crate::gateway::tls::{TlsConfigs, TlsError};
+use crate::protocol::Endpoint;
+use crate::snapshot::{Connection, Provider, UpstreamAuth, hex};
+
+/// Why a connection cannot be called. Messages name the field and never a secret.
+#[derive(thiserror::Error, Debug)]
+pub enum UpstreamConfigError {
+    /// The base URL is none.
+    #[error("Provider/{provider}: baseURL `{url}` {problem}")]
+    BaseUrl {
+        /// Provider name.
+        provider: String,
+        /// The URL.
+        url: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The Secret may not be sent there (decisions 10.19).
+    #[error(
+        "Connection/{connection}: its Secret allows the hosts {allowed:?} only, but Provider/{provider} sends it to `{host}`; correct baseURL or the annotation omniroute.dev/allowed-hosts"
+    )]
+    HostNotAllowed {
+        /// Connection name.
+        connection: String,
+        /// Provider name.
+        provider: String,
+        /// Where it would go.
+        host: String,
+        /// Where it may go.
+        allowed: Vec<String>,
+    },
+    /// No credential, or one that cannot be a header.
+    #[error("Connection/{connection}: the credential {problem}")]
+    Credential {
+        /// Connection name.
+        connection: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// The proxy URL cannot be used.
+    #[error("Connection/{connection}: proxyURL {problem}")]
+    Proxy {
+        /// Connection name.
+        connection: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// A header name or value of the provider is none.
+    #[error("Provider/{provider}: header `{header}` is not a valid HTTP header")]
+    Header {
+        /// Provider name.
+        provider: String,
+        /// Header name.
+        header: String,
+    },
+    /// TLS.
+    #[error("Provider/{provider}: tls.caBundle: {source}")]
+    Tls {
+        /// Provider name.
+        provider: String,
+        /// What is wrong with it.
+        source: TlsError,
+    },
+}
+
+/// An HTTP proxy.
+#[derive(Clone)]
+pub(super) struct Proxy {
+    pub host: String,
+    pub port: u16,
+    pub authorization: Option<HeaderValue>,
+}
+
+/// One server: scheme, host, port, the way to it and the trust in it. Connections are shared by all who have the same one.
+pub(super) struct Origin {
+    /// Equal for origins that may share connections.
+    pub key: Arc<str>,
+    pub host: String,
+    pub port: u16,
+    /// TLS, and the name to verify.
+    pub tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+    pub proxy: Option<Proxy>,
+    /// Refuse link-local and metadata addresses.
+    pub guarded: bool,
+    pub connect_timeout: Duration,
+}
+
+/// Shown in messages: the host and port, nothing else.
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+/// One endpoint of a connection, ready to be called.
+pub(super) struct Prepared {
+    pub origin: Arc<Origin>,
+    pub uri: Uri,
+    pub host: HeaderValue,
+    pub credential: Option<(HeaderName, HeaderValue)>,
+}
+
+/// Everything that calls of one connection have in common.
+pub struct Upstream {
+    prepared: [Option<Prepared>; Endpoint::ALL.len()],
+    pub(super) fixed: HeaderMap,
+    pub(super) forward: Vec<HeaderName>,
+}
+
+impl fmt::Debug for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.prepared.iter().flatten().map(|p| &p.uri)).finish()
+    }
+}
+
+impl Upstream {
+    /// Works out URLs, credentials, headers and trust of one connection.
+    ///
+    /// # Errors
+    /// The field that makes calls impossible.
+    pub fn new(provider: &Provider, connection: &Connection, tls: &TlsConfigs) -> Result<Self, UpstreamConfigError> {
+        let proxy = proxy(connection)?;
+        let mut prepared = [const { None }; Endpoint::ALL.len()];
+        for (slot, endpoint) in prepared.iter_mut().zip(Endpoint::ALL) {
+            if provider.dialects.contains(&endpoint.dialect()) {
+                *slot = Some(prepare(provider, connection, tls, proxy.as_ref(), endpoint)?);
+            }
+        }
+        let header_error = |header: &str| UpstreamConfigError::Header { provider: provider.name.clone(), header: header.to_owned() };
+        let mut fixed = HeaderMap::new();
+        for (name, value) in &provider.headers {
+            let parsed = (name.parse::<HeaderName>(), value.parse::<HeaderValue>());
+            let (Ok(name), Ok(value)) = parsed else { return Err(header_error(name)) };
+            fixed.insert(name, value);
+        }
+        let mut forward = Vec::new();
+        for name in &provider.forward_headers {
+            let parsed = name.parse::<HeaderName>().map_err(|_| header_error(name))?;
+            if !never_forwarded(&parsed) {
+                forward.push(parsed);
+            }
+        }
+        Ok(Self { prepared, fixed, forward })
+    }
+
+    pub(super) fn endpoint(&self, endpoint: Endpoint) -> Option<&Prepared> {
+        self.prepared.get(endpoint as usize).and_then(Option::as_ref)
+    }
+}
+
+fn prepare(
+    provider: &Provider,
+    connection: &Connection,
+    tls: &TlsConfigs,
+    proxy: Option<&Proxy>,
+    endpoint: Endpoint,
+) -> Result<Prepared, UpstreamConfigError> {
+    let dialect = endpoint.dialect();
+    let base = provider.base_urls.get(&dialect).unwrap_or(&provider.base_url).trim_end_matches('/');
+    let bad =
+        |problem: &str| UpstreamConfigError::BaseUrl { provider: provider.name.clone(), url: base.to_owned(), problem: problem.to_owned() };
+    let query = provider.query.as_deref().map(|q| format!("?{q}")).unwrap_or_default();
+    let url: Uri =
+        format!("{base}{}{query}", endpoint.path()).parse().map_err(|e: http::uri::InvalidUri| bad(&format!("is not a URL: {e}")))?;
+    let secure = match url.scheme() {
+        Some(s) if *s == Scheme::HTTPS => true,
+        Some(s) if *s == Scheme::HTTP => false,
+        _ => return Err(bad("must start with https:// or http://")),
+    };
+    let authority = url.authority().ok_or_else(|| bad("has no host"))?;
+    if authority.as_str().contains('@') {
+        return Err(bad("must not carry a user or password; put the credential into a Secret"));
+    }
+    let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
+    if !connection.allowed_hosts.is_empty() && !connection.allowed_hosts.iter().any(|h| h.eq_ignore_ascii_case(&host)) {
+        return Err(UpstreamConfigError::HostNotAllowed {
+            connection: connection.name.clone(),
+            provider: provider.name.clone(),
+            host,
+            allowed: connection.allowed_hosts.clone(),
+        });
+    }
+    let tls = if secure {
+        let config = tls
+            .get(provider.ca_bundle.as_deref())
+            .map_err(|source| UpstreamConfigError::Tls { provider: provider.name.clone(), source })?;
+        Some((config, ServerName::try_from(host.clone()).map_err(|_| bad("has a host that TLS cannot verify"))?))
+    } else {
+        None
+    };
+    let origin = Arc::new(Origin {
+        port: authority.port_u16().unwrap_or(if secure { 443 } else { 80 }),
+        key: pool_key(provider, authority.as_str(), secure, proxy),
+        tls,
+        host,
+        proxy: proxy.cloned(),
+        guarded: provider.traits.auth_class != AuthClass::Local,
+        connect_timeout: Duration::from_millis(match provider.timeouts.connect_ms {
+            0 => 600_000,
+            ms => ms,
+        }),
+    });
+    let host = HeaderValue::from_str(authority.as_str()).map_err(|_| bad("has a host that is no header value"))?;
+    // Towards an HTTP proxy the whole URL is the target, otherwise the path alone.
+    let uri = match url.path_and_query() {
+        Some(path) if proxy.is_none() || secure => Uri::from(path.clone()),
+        _ => url,
+    };
+    Ok(Prepared { origin, uri, host, credential: credential(provider, connection, endpoint)? })
+}
+
+/// Origins with the same key share connections: everything that distinguishes them is part of it.
+fn pool_key(provider: &Provider, authority: &str, secure: bool, proxy: Option<&Proxy>) -> Arc<str> {
+    let mut digest = Sha256::new();
+    let guard = if provider.traits.auth_class == AuthClass::Local { "local" } else { "" };
+    let proxy_part = proxy.map(|p| (p.host.as_str(), p.port.to_string(), p.authorization.as_ref().map_or(&[][..], HeaderValue::as_bytes)));
+    let (proxy_host, proxy_port, proxy_auth) = proxy_part.unwrap_or_default();
+    let parts: [&[u8]; 6] = [
+        guard.as_bytes(),
+        provider.ca_bundle.as_deref().unwrap_or_default().as_bytes(),
+        proxy_host.as_bytes(),
+        proxy_port.as_bytes(),
+        proxy_auth,
+        if secure { b"s" } else { b"" },
+    ];
+    for part in parts {
+        digest.update((part.len() as u64).to_be_bytes());
+        digest.update(part);
+    }
+    let way = hex(&digest.finalize());
+    format!("{authority} {}", way.get(..16).unwrap_or_default()).into()
+}
+
+fn credential(
+    provider: &Provider,
+    connection: &Connection,
+    endpoint: Endpoint,
+) -> Result<Option<(HeaderName, HeaderValue)>, UpstreamConfigError> {
+    let bad = |problem| UpstreamConfigError::Credential { connection: connection.name.clone(), problem };
+    let (name, prefix) = match provider.auth_by_dialect.get(&endpoint.dialect()).unwrap_or(&provider.auth) {
+        UpstreamAuth::None => return Ok(None),
+        UpstreamAuth::Bearer => (AUTHORIZATION, "Bearer "),
+        UpstreamAuth::Header(name) => {
+            let parsed = name.parse();
+            (parsed.map_err(|_| UpstreamConfigError::Header { provider: provider.name.clone(), header: name.clone() })?, "")
+        }
+    };
+    let Some(secret) = &connection.credential else {
+        // `credentials: {none: {}}`: nothing is sent, whatever the provider's default is.
+        return Ok(None);
+    };
+    let secret = secret.expose().trim();
+    if secret.is_empty() {
+        return Err(bad("is empty"));
+    }
+    let mut value = HeaderValue::from_str(&format!("{prefix}{secret}")).map_err(|_| bad("has characters that a header cannot carry"))?;
+    value.set_sensitive(true);
+    Ok(Some((name, value)))
+}
+
+fn proxy(connection: &Connection) -> Result<Option<Proxy>, UpstreamConfigError> {
+    let Some(url) = &connection.proxy_url else { return Ok(None) };
+    let bad = |problem| UpstreamConfigError::Proxy { connection: connection.name.clone(), problem };
+    let uri: Uri = url.expose().trim().parse().map_err(|_| bad("is not a URL"))?;
+    if uri.scheme() != Some(&Scheme::HTTP) {
+        return Err(bad("must start with http://; other proxies are not supported"));
+    }
+    let authority = uri.authority().ok_or_else(|| bad("has no host"))?;
+    let authorization = match authority.as_str().rsplit_once('@') {
+        Some((user, _)) => {
+            let encoded = base64::engine::general_purpose::STANDARD.encode(percent_decode(user));
+            let mut value = HeaderValue::from_str(&format!("Basic {encoded}")).map_err(|_| bad("has an unusable user"))?;
+            value.set_sensitive(true);
+            Some(value)
+        }
+        None => None,
+    };
+    let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+    Ok(Some(Proxy { host, port: authority.port_u16().unwrap_or(80), authorization }))
+}
+
+/// Decodes `%xx` in the user part of a URL.
+fn percent_decode(text: &str) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let decoded = match tail {
+            [a, b, ..] if *first == b'%' => std::str::from_utf8(&[*a, *b]).ok().and_then(|h| u8::from_str_radix(h, 16).ok()),
+            _ => None,
+        };
+        out.push(decoded.unwrap_or(*first));
+        rest = if decoded.is_some() { tail.get(2..).unwrap_or_default() } else { tail };
+    }
+    out
+}
+
+#[cfg(test)]
+#[path = "route_tests.rs"]
+mod tests;
