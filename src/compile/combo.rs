@@ -177,7 +177,7 @@ fn kind(
         return None;
     };
     if !known.models.is_empty() && !known.models.iter().any(|m| m.name == *model) {
-        let near = super::suggest(model, known.models.iter().map(|m| m.name.as_str()));
+        let near = crate::api::near::suggest(model, known.models.iter().map(|m| m.name.as_str()));
         let message = match near {
             Some(near) => {
                 format!("model `{model}` is not known to Provider `{provider}`; did you mean `{near}`? It is asked for as written")

@@ -7,9 +7,10 @@ use kube::ResourceExt;
 use sha2::{Digest, Sha256};
 
 use super::connection::data;
-use super::finding::{hint, suggest};
+use super::finding::hint;
 use super::{Finding, Index, Severity, age};
 use crate::api;
+use crate::api::near::suggest;
 use crate::snapshot::{ApiKey, KeyScope, Snapshot, hex};
 
 /// The least length of a key: shorter ones can be guessed.

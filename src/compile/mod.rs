@@ -22,8 +22,9 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret as KubeSecret};
 use kube::{Resource, ResourceExt};
 use sha2::{Digest, Sha256};
 
+pub use crate::api::Resources;
 pub use environment::Environment;
-pub use finding::{Finding, Severity, suggest};
+pub use finding::{Finding, Severity};
 pub use keys::digest as api_key_digest;
 pub use presets::{Preset, micro_usd, preset, presets};
 pub use settings::{ROWS as SETTINGS, Row as Setting, Unit};
@@ -31,25 +32,6 @@ pub use settings::{ROWS as SETTINGS, Row as Setting, Unit};
 use crate::api;
 use crate::api::time::EpochMs;
 use crate::snapshot::{ApiKey, Command, CommandKind, CommandVerb, KeyScope, SCHEMA_VERSION, Snapshot, hex};
-
-/// The objects of one namespace.
-#[derive(Clone, Debug, Default)]
-pub struct Resources {
-    /// Providers.
-    pub providers: Vec<Arc<api::Provider>>,
-    /// Connections.
-    pub connections: Vec<Arc<api::Connection>>,
-    /// Combos.
-    pub combos: Vec<Arc<api::Combo>>,
-    /// Settings; the oldest one is the gateway.
-    pub settings: Vec<Arc<api::ResilienceSettings>>,
-    /// Operator rules.
-    pub rules: Vec<Arc<api::OperatorErrorRule>>,
-    /// Secrets that are referenced or labelled as API keys; others are ignored.
-    pub secrets: Vec<Arc<KubeSecret>>,
-    /// ConfigMaps with CA bundles.
-    pub config_maps: Vec<Arc<ConfigMap>>,
-}
 
 /// What the compiler needs to know beside the objects.
 #[derive(Clone, Debug, Default)]
