@@ -1,0 +1,369 @@
+//! Caps and pacing of connections as plain data (decisions 5): who may be dispatched now, who waits, who is next. No clock and no sockets;
+//! [`super::queue`] puts tasks behind it.
+//!
+//! All gates of a request are taken or none: a waiting request holds nothing. A waiter that does not fit does not keep those behind it
+//! from going on, until it has waited for long; then what it needs is kept free for it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use crate::api::time::EpochMs;
+
+/// A waiter older than this is not overtaken any more.
+const AGED_MS: u64 = 5_000;
+/// The rolling window of requests per minute.
+const MINUTE_MS: u64 = 60_000;
+
+/// What a gate stands for.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum GateId {
+    /// A provider as a whole.
+    Provider(Arc<str>),
+    /// A credential, by fingerprint: connections with the same secret value share it.
+    Credential(Arc<str>),
+    /// A model of a credential.
+    Model(Arc<str>, Arc<str>),
+    /// A target of a combo.
+    Target(Arc<str>, Arc<str>),
+}
+
+/// How much may pass a gate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Limit {
+    /// Requests at the same time; 0 = no cap.
+    pub slots: u32,
+    /// Least time between two dispatches, milliseconds; 0 = none.
+    pub min_interval_ms: u64,
+    /// Dispatches in any 60 seconds; 0 = no cap.
+    pub per_minute: u32,
+}
+
+impl Limit {
+    /// True when it limits nothing.
+    #[must_use]
+    pub const fn is_none(&self) -> bool {
+        self.slots == 0 && self.min_interval_ms == 0 && self.per_minute == 0
+    }
+}
+
+/// One gate that a request has to pass.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Want {
+    /// Which.
+    pub gate: GateId,
+    /// Its limit.
+    pub limit: Limit,
+}
+
+/// Why a request does not pass now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Blocked {
+    /// All slots are taken.
+    Slots,
+    /// It is too early; it would pass at this time if nobody else came.
+    Pace(EpochMs),
+}
+
+#[derive(Debug, Default)]
+struct Gate {
+    used: u32,
+    last: Option<EpochMs>,
+    /// Dispatches of the last minute, oldest first; kept only while a per-minute cap is asked for.
+    recent: VecDeque<EpochMs>,
+    blocked_until: Option<EpochMs>,
+}
+
+impl Gate {
+    fn check(&mut self, limit: &Limit, reserved: u32, now: EpochMs) -> Result<(), Blocked> {
+        while self.recent.front().is_some_and(|at| now.since(*at) >= MINUTE_MS) {
+            self.recent.pop_front();
+        }
+        let mut earliest = self.blocked_until.unwrap_or(now);
+        if let Some(last) = self.last.filter(|_| limit.min_interval_ms > 0) {
+            earliest = earliest.max(last.plus(limit.min_interval_ms));
+        }
+        let cap = limit.per_minute as usize;
+        if cap > 0 && self.recent.len() >= cap {
+            let oldest_that_counts = self.recent.get(self.recent.len() - cap).copied().unwrap_or(now);
+            earliest = earliest.max(oldest_that_counts.plus(MINUTE_MS));
+        }
+        if earliest > now {
+            return Err(Blocked::Pace(earliest));
+        }
+        let taken = self.used.saturating_add(reserved);
+        if limit.slots > 0 && taken >= limit.slots { Err(Blocked::Slots) } else { Ok(()) }
+    }
+
+    fn enter(&mut self, limit: &Limit, now: EpochMs) {
+        self.used += 1;
+        self.last = Some(now);
+        if limit.per_minute > 0 {
+            self.recent.push_back(now);
+        }
+    }
+
+    /// Nothing is remembered that matters.
+    fn is_idle(&self, now: EpochMs) -> bool {
+        self.used == 0
+            && self.blocked_until.is_none_or(|until| until <= now)
+            && self.last.is_none_or(|last| now.since(last) >= MINUTE_MS)
+    }
+}
+
+#[derive(Debug)]
+struct Waiter {
+    ticket: u64,
+    wants: Arc<[Want]>,
+    since: EpochMs,
+}
+
+/// The gates of some connections and those who wait for them.
+#[derive(Debug, Default)]
+pub struct Gates {
+    gates: HashMap<GateId, Gate>,
+    waiters: VecDeque<Waiter>,
+    next_ticket: u64,
+}
+
+impl Gates {
+    /// Passes all gates at once, if nobody who waits for long needs them.
+    ///
+    /// # Errors
+    /// What is in the way.
+    pub fn try_enter(&mut self, wants: &[Want], now: EpochMs) -> Result<(), Blocked> {
+        let reserved = self.reserved(now, self.waiters.len());
+        self.enter(wants, &reserved, now)
+    }
+
+    /// What is in the way now, without passing.
+    pub fn blocked(&mut self, wants: &[Want], now: EpochMs) -> Option<Blocked> {
+        wants.iter().find_map(|want| self.gates.get_mut(&want.gate)?.check(&want.limit, 0, now).err())
+    }
+
+    /// Joins the queue. The ticket is answered by [`Self::pump`] or given up by [`Self::give_up`].
+    pub fn wait(&mut self, wants: Arc<[Want]>, now: EpochMs) -> u64 {
+        self.next_ticket += 1;
+        self.waiters.push_back(Waiter { ticket: self.next_ticket, wants, since: now });
+        self.next_ticket
+    }
+
+    /// How many wait for this gate.
+    #[must_use]
+    pub fn waiting(&self, gate: &GateId) -> usize {
+        self.waiters.iter().filter(|waiter| waiter.wants.iter().any(|want| want.gate == *gate)).count()
+    }
+
+    /// Leaves the queue without having passed.
+    pub fn give_up(&mut self, ticket: u64) {
+        self.waiters.retain(|waiter| waiter.ticket != ticket);
+    }
+
+    /// Gives the slots back.
+    pub fn leave(&mut self, wants: &[Want], now: EpochMs) {
+        for want in wants {
+            if let Some(gate) = self.gates.get_mut(&want.gate) {
+                gate.used = gate.used.saturating_sub(1);
+            }
+        }
+        if self.gates.len() > MAX_IDLE {
+            self.gates.retain(|_, gate| !gate.is_idle(now));
+        }
+    }
+
+    /// Nobody passes this gate before `until`.
+    pub fn block(&mut self, gate: &GateId, until: EpochMs) {
+        let gate = self.gates.entry(gate.clone()).or_default();
+        gate.blocked_until = gate.blocked_until.max(Some(until));
+    }
+
+    /// Lets everybody pass who can, in the order in which they came. Answers their tickets, and when to ask again at the latest.
+    pub fn pump(&mut self, now: EpochMs) -> (Vec<u64>, Option<EpochMs>) {
+        let (mut passed, mut again, mut index) = (Vec::new(), None::<EpochMs>, 0);
+        while let Some(waiter) = self.waiters.get(index) {
+            let (wants, aged_at) = (Arc::clone(&waiter.wants), waiter.since.plus(AGED_MS));
+            let reserved = self.reserved(now, index);
+            match self.enter(&wants, &reserved, now) {
+                Ok(()) => passed.extend(self.waiters.remove(index).map(|waiter| waiter.ticket)),
+                Err(blocked) => {
+                    let at = match blocked {
+                        Blocked::Pace(at) => Some(at),
+                        // A release asks again; time alone changes nothing.
+                        Blocked::Slots => None,
+                    };
+                    let at = [at, (aged_at > now).then_some(aged_at)].into_iter().flatten().min();
+                    again = [again, at].into_iter().flatten().min();
+                    index += 1;
+                }
+            }
+        }
+        (passed, again)
+    }
+
+    /// Slots that are kept for waiters before `position` that have waited for long.
+    fn reserved(&self, now: EpochMs, position: usize) -> HashMap<GateId, u32> {
+        let mut reserved = HashMap::new();
+        for waiter in self.waiters.iter().take(position).filter(|waiter| now.since(waiter.since) >= AGED_MS) {
+            for want in waiter.wants.iter() {
+                *reserved.entry(want.gate.clone()).or_insert(0) += 1;
+            }
+        }
+        reserved
+    }
+
+    fn enter(&mut self, wants: &[Want], reserved: &HashMap<GateId, u32>, now: EpochMs) -> Result<(), Blocked> {
+        for want in wants {
+            let held = reserved.get(&want.gate).copied().unwrap_or(0);
+            match self.gates.get_mut(&want.gate) {
+                Some(gate) => gate.check(&want.limit, held, now)?,
+                None => Gate::default().check(&want.limit, held, now)?,
+            }
+        }
+        for want in wants {
+            self.gates.entry(want.gate.clone()).or_default().enter(&want.limit, now);
+        }
+        Ok(())
+    }
+}
+
+/// Gates that may be idle before they are dropped.
+const MAX_IDLE: usize = 1_024;
+
+/// Joins wants for the same gate: the smaller limits count.
+#[must_use]
+pub fn joined(mut wants: Vec<Want>) -> Arc<[Want]> {
+    let smaller = |a: u32, b: u32| if a == 0 || (b != 0 && b < a) { b } else { a };
+    wants.retain(|want| !want.limit.is_none());
+    wants.sort_by(|a, b| a.gate.cmp(&b.gate));
+    wants.dedup_by(|next, kept| {
+        let same = next.gate == kept.gate;
+        if same {
+            kept.limit.slots = smaller(kept.limit.slots, next.limit.slots);
+            kept.limit.per_minute = smaller(kept.limit.per_minute, next.limit.per_minute);
+            kept.limit.min_interval_ms = kept.limit.min_interval_ms.max(next.limit.min_interval_ms);
+        }
+        same
+    });
+    wants.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const NOW: EpochMs = EpochMs(1_000_000);
+
+    fn slots(name: &str, slots: u32) -> Want {
+        Want { gate: GateId::Credential(name.into()), limit: Limit { slots, ..Limit::default() } }
+    }
+
+    fn wants<const N: usize>(list: [Want; N]) -> Arc<[Want]> {
+        joined(list.to_vec())
+    }
+
+    #[test]
+    fn all_gates_or_none() {
+        let mut gates = Gates::default();
+        let both = wants([slots("a", 1), slots("b", 1)]);
+        assert_eq!(gates.try_enter(&wants([slots("b", 1)]), NOW), Ok(()));
+        assert_eq!(gates.try_enter(&both, NOW), Err(Blocked::Slots));
+        // `a` was not taken by the attempt that failed on `b`.
+        assert_eq!(gates.try_enter(&wants([slots("a", 1)]), NOW), Ok(()));
+    }
+
+    #[test]
+    fn a_waiter_that_does_not_fit_blocks_nobody_until_it_is_old() {
+        let mut gates = Gates::default();
+        let (a, b, both) = (wants([slots("a", 1)]), wants([slots("b", 1)]), wants([slots("a", 1), slots("b", 1)]));
+        gates.try_enter(&a, NOW).unwrap();
+        let first = gates.wait(both.clone(), NOW);
+        let second = gates.wait(b.clone(), NOW);
+        assert_eq!(gates.pump(NOW), (vec![second], Some(NOW.plus(AGED_MS))));
+        let third = gates.wait(b.clone(), NOW.plus(1));
+        let late = NOW.plus(AGED_MS);
+        gates.leave(&b, late);
+        // `b` is free, but the first has waited for long and needs it together with `a`.
+        assert_eq!(gates.pump(late), (vec![], Some(NOW.plus(AGED_MS + 1))));
+        assert_eq!(gates.try_enter(&b, late), Err(Blocked::Slots));
+        gates.leave(&a, late);
+        assert_eq!(gates.pump(late).0, vec![first]);
+        gates.leave(&both, late);
+        assert_eq!(gates.pump(late).0, vec![third]);
+    }
+
+    #[test]
+    fn a_waiter_that_gave_up_is_never_let_in() {
+        let mut gates = Gates::default();
+        let a = wants([slots("a", 1)]);
+        gates.try_enter(&a, NOW).unwrap();
+        let ticket = gates.wait(a.clone(), NOW);
+        assert_eq!(gates.waiting(&GateId::Credential("a".into())), 1);
+        gates.give_up(ticket);
+        gates.leave(&a, NOW);
+        assert_eq!(gates.pump(NOW), (vec![], None));
+        assert_eq!(gates.try_enter(&a, NOW), Ok(()));
+    }
+
+    #[test]
+    fn pacing_spaces_dispatches_and_bounds_every_minute() {
+        let mut gates = Gates::default();
+        let limit = Limit { slots: 0, min_interval_ms: 100, per_minute: 3 };
+        let paced = wants([Want { gate: GateId::Credential("a".into()), limit }]);
+        assert_eq!(gates.try_enter(&paced, NOW), Ok(()));
+        assert_eq!(gates.try_enter(&paced, NOW.plus(40)), Err(Blocked::Pace(NOW.plus(100))));
+        let ticket = gates.wait(paced.clone(), NOW.plus(40));
+        assert_eq!(gates.pump(NOW.plus(40)), (vec![], Some(NOW.plus(100))));
+        assert_eq!(gates.pump(NOW.plus(100)), (vec![ticket], None));
+        assert_eq!(gates.try_enter(&paced, NOW.plus(250)), Ok(()));
+        assert_eq!(gates.try_enter(&paced, NOW.plus(400)), Err(Blocked::Pace(NOW.plus(60_000))));
+        assert_eq!(gates.try_enter(&paced, NOW.plus(60_000)), Ok(()));
+    }
+
+    #[test]
+    fn a_blocked_gate_opens_by_itself() {
+        let mut gates = Gates::default();
+        let a = wants([slots("a", 5)]);
+        gates.block(&GateId::Credential("a".into()), NOW.plus(500));
+        gates.block(&GateId::Credential("a".into()), NOW.plus(100));
+        assert_eq!(gates.try_enter(&a, NOW.plus(499)), Err(Blocked::Pace(NOW.plus(500))));
+        assert_eq!(gates.try_enter(&a, NOW.plus(500)), Ok(()));
+    }
+
+    #[test]
+    fn the_same_gate_twice_takes_the_smaller_cap_once() {
+        let joined = wants([slots("a", 3), slots("a", 2), slots("b", 0)]);
+        assert_eq!(joined.to_vec(), vec![slots("a", 2)]);
+    }
+
+    proptest! {
+        /// Whatever happens in whatever order: no gate ever holds more than its cap, and when everybody has left, everybody can enter.
+        #[test]
+        fn caps_hold_and_nothing_leaks(steps in proptest::collection::vec((0u8..4, 0usize..3, 0u64..3_000), 1..120)) {
+            let kinds = [wants([slots("a", 2)]), wants([slots("b", 1)]), wants([slots("a", 2), slots("b", 1)])];
+            let mut gates = Gates::default();
+            let (mut now, mut inside, mut queue) = (NOW, Vec::<usize>::new(), Vec::<(u64, usize)>::new());
+            for (step, kind, pause) in steps {
+                now = now.plus(pause);
+                let want = kinds.get(kind).unwrap();
+                match step {
+                    0 => if gates.try_enter(want, now).is_ok() { inside.push(kind) },
+                    1 => queue.push((gates.wait(want.clone(), now), kind)),
+                    2 => if !inside.is_empty() {
+                        let left = inside.remove(0);
+                        gates.leave(kinds.get(left).unwrap(), now);
+                    },
+                    _ => if let Some((ticket, _)) = queue.pop() { gates.give_up(ticket) },
+                }
+                for ticket in gates.pump(now).0 {
+                    let at = queue.iter().position(|(t, _)| *t == ticket).unwrap();
+                    inside.push(queue.remove(at).1);
+                }
+                prop_assert!(inside.iter().filter(|k| **k != 1).count() <= 2);
+                prop_assert!(inside.iter().filter(|k| **k != 0).count() <= 1);
+            }
+            for (ticket, _) in queue { gates.give_up(ticket) }
+            for kind in inside { gates.leave(kinds.get(kind).unwrap(), now) }
+            prop_assert_eq!(gates.try_enter(&kinds[2], now), Ok(()));
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Waiting for the gates of [`super::gates`]: fair, bounded in length and time, and undone when the client goes away.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+
+use super::clock;
+use super::gates::{Blocked, GateId, Gates, Want};
+use crate::api::time::EpochMs;
+
+/// Why a request did not get through the gates. A local limit: never anybody's failure (decisions 5.5).
+#[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum QueueError {
+    /// The queue of a paced connection is as long as it may be.
+    #[error("the queue of the connection is full (rateLimits.maxQueueDepth)")]
+    PaceFull,
+    /// The queue of a busy connection is as long as it may be.
+    #[error("all slots of the connection are taken and its queue is full (maxConcurrent, maxQueueDepth)")]
+    SlotsFull,
+    /// The turn did not come in time on a paced connection.
+    #[error("the request's turn did not come within the longest wait of the connection's queue (rateLimits.maxWait)")]
+    PaceTimeout,
+    /// No slot became free in time.
+    #[error("no slot of the connection became free within the longest wait (rateLimits.maxWait)")]
+    SlotsTimeout,
+}
+
+impl QueueError {
+    /// The machine-readable code (interface 4).
+    #[must_use]
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::PaceFull => "RATE_LIMIT_QUEUE_FULL",
+            Self::SlotsFull => "SEMAPHORE_QUEUE_FULL",
+            Self::PaceTimeout => "RATE_LIMIT_QUEUE_TIMEOUT",
+            Self::SlotsTimeout => "SEMAPHORE_TIMEOUT",
+        }
+    }
+
+    /// The status of the answer.
+    #[must_use]
+    pub const fn status(self) -> u16 {
+        match self {
+            Self::PaceFull | Self::SlotsFull | Self::SlotsTimeout => 429,
+            Self::PaceTimeout => 503,
+        }
+    }
+}
+
+/// How long a queue may be, and how long one may stand in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Patience {
+    /// Longest wait.
+    pub max_wait: Duration,
+    /// Longest queue of one gate; 0 = unbounded.
+    pub max_depth: u32,
+}
+
+/// The gates of connections that have any in common, with their queue.
+#[derive(Debug, Default)]
+pub struct Queue(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    gates: Gates,
+    callers: HashMap<u64, (oneshot::Sender<Pass>, Arc<[Want]>)>,
+}
+
+/// The right to dispatch once; gives its slots back when it is dropped.
+#[derive(Debug)]
+pub struct Pass {
+    queue: Arc<Queue>,
+    wants: Arc<[Want]>,
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        let now = clock::now();
+        self.queue.state().gates.leave(&self.wants, now);
+        self.queue.pump(now);
+    }
+}
+
+/// A place in the queue; given up when it is dropped.
+struct Place<'a> {
+    queue: &'a Arc<Queue>,
+    ticket: u64,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut state = self.queue.state();
+        state.gates.give_up(self.ticket);
+        let caller = state.callers.remove(&self.ticket);
+        drop(state);
+        drop(caller);
+    }
+}
+
+impl Queue {
+    /// Passes at once or not at all.
+    ///
+    /// # Errors
+    /// What is in the way.
+    pub fn try_pass(self: &Arc<Self>, wants: &Arc<[Want]>) -> Result<Pass, Blocked> {
+        self.state().gates.try_enter(wants, clock::now())?;
+        Ok(Pass { queue: Arc::clone(self), wants: Arc::clone(wants) })
+    }
+
+    /// Passes when it is this request's turn.
+    ///
+    /// # Errors
+    /// The queue is full, or the turn does not come in time.
+    pub async fn pass(self: &Arc<Self>, wants: &Arc<[Want]>, patience: Patience) -> Result<Pass, QueueError> {
+        let (caller, mut called) = oneshot::channel();
+        let place = {
+            let mut state = self.state();
+            let blocked = match state.gates.try_enter(wants, clock::now()) {
+                Ok(()) => return Ok(Pass { queue: Arc::clone(self), wants: Arc::clone(wants) }),
+                Err(blocked) => blocked,
+            };
+            let longest = wants.iter().map(|want| state.gates.waiting(&want.gate)).max().unwrap_or(0);
+            if patience.max_depth > 0 && longest >= patience.max_depth as usize {
+                return Err(full(blocked));
+            }
+            let ticket = state.gates.wait(Arc::clone(wants), clock::now());
+            state.callers.insert(ticket, (caller, Arc::clone(wants)));
+            Place { queue: self, ticket }
+        };
+        let deadline = Instant::now() + patience.max_wait;
+        loop {
+            let again = self.pump(clock::now());
+            let look = again.map_or(deadline, |at| Instant::now() + Duration::from_millis(at.since(clock::now()).max(1)));
+            match timeout_at(look.min(deadline), &mut called).await {
+                Ok(Ok(pass)) => return Ok(pass),
+                Ok(Err(_)) => return Err(QueueError::SlotsTimeout),
+                Err(_) if Instant::now() >= deadline => break,
+                Err(_) => {}
+            }
+        }
+        drop(place);
+        // The turn may have come at the last moment.
+        called.try_recv().map_err(|_| self.late(wants))
+    }
+
+    /// Nobody passes this gate before `until`.
+    pub fn block(&self, gate: &GateId, until: EpochMs) {
+        self.state().gates.block(gate, until);
+    }
+
+    fn late(&self, wants: &[Want]) -> QueueError {
+        match self.state().gates.blocked(wants, clock::now()) {
+            Some(Blocked::Pace(_)) => QueueError::PaceTimeout,
+            Some(Blocked::Slots) | None => QueueError::SlotsTimeout,
+        }
+    }
+
+    /// Lets pass who can, and answers when to ask again.
+    fn pump(self: &Arc<Self>, now: EpochMs) -> Option<EpochMs> {
+        let mut state = self.state();
+        let (passed, again) = state.gates.pump(now);
+        let calls: Vec<_> = passed.into_iter().filter_map(|ticket| state.callers.remove(&ticket)).collect();
+        drop(state);
+        for (caller, wants) in calls {
+            // Whoever does not listen any more gives the slots back by dropping the pass.
+            drop(caller.send(Pass { queue: Arc::clone(self), wants }));
+        }
+        again
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+const fn full(blocked: Blocked) -> QueueError {
+    match blocked {
+        Blocked::Slots => QueueError::SlotsFull,
+        Blocked::Pace(_) => QueueError::PaceFull,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gateway::gates::{Limit, joined};
+
+    fn wants(slots: u32, min_interval_ms: u64) -> Arc<[Want]> {
+        joined(vec![Want { gate: GateId::Credential("a".into()), limit: Limit { slots, min_interval_ms, per_minute: 0 } }])
+    }
+
+    const fn patience(ms: u64, max_depth: u32) -> Patience {
+        Patience { max_wait: Duration::from_millis(ms), max_depth }
+    }
+
+    #[tokio::test]
+    async fn a_slot_goes_to_who_waits_first_and_comes_back() {
+        let (queue, wants) = (Arc::new(Queue::default()), wants(1, 0));
+        let held = queue.try_pass(&wants).unwrap();
+        let waiting = tokio::spawn({
+            let (queue, wants) = (Arc::clone(&queue), Arc::clone(&wants));
+            async move { queue.pass(&wants, patience(60_000, 0)).await.map(drop) }
+        });
+        while queue.state().gates.waiting(&GateId::Credential("a".into())) == 0 {
+            tokio::task::yield_now().await;
+        }
+        drop(held);
+        waiting.await.unwrap().unwrap();
+        assert!(queue.try_pass(&wants).is_ok());
+    }
+
+    #[tokio::test]
+    async fn limits_of_the_queue_have_their_codes() {
+        let queue = Arc::new(Queue::default());
+        let _held = queue.try_pass(&wants(1, 0)).unwrap();
+        assert_eq!(queue.pass(&wants(1, 0), patience(1, 0)).await.unwrap_err().code(), "SEMAPHORE_TIMEOUT");
+        assert_eq!(queue.pass(&wants(0, 60_000), patience(1, 0)).await.unwrap_err().code(), "RATE_LIMIT_QUEUE_TIMEOUT");
+        let place = wants(1, 0);
+        let (first, second) = tokio::join!(queue.pass(&place, patience(50, 1)), queue.pass(&place, patience(50, 1)));
+        assert_eq!([first.unwrap_err().code(), second.unwrap_err().code()], ["SEMAPHORE_TIMEOUT", "SEMAPHORE_QUEUE_FULL"]);
+    }
+
+    #[tokio::test]
+    async fn who_goes_away_holds_nothing() {
+        let (queue, wants) = (Arc::new(Queue::default()), wants(1, 0));
+        let held = queue.try_pass(&wants).unwrap();
+        let gone = tokio::time::timeout(Duration::from_millis(5), queue.pass(&wants, patience(60_000, 0))).await;
+        assert!(gone.is_err());
+        drop(held);
+        assert!(queue.try_pass(&wants).is_ok());
+        assert!(queue.state().callers.is_empty());
+    }
+
+    #[tokio::test]
+    async fn pacing_lets_the_next_one_go_in_time() {
+        let (queue, wants) = (Arc::new(Queue::default()), wants(0, 30));
+        let begin = Instant::now();
+        for _ in 0..3 {
+            queue.pass(&wants, patience(60_000, 0)).await.unwrap();
+        }
+        assert!(begin.elapsed() >= Duration::from_millis(59), "{:?}", begin.elapsed());
+    }
+}
