@@ -23,7 +23,7 @@ pub const MAX_SDK_WAIT_SECONDS: u64 = 60;
 #[derive(Debug)]
 pub struct Refusal {
     /// Status, code, message and everything beside them.
-    pub body: ErrorBody,
+    pub body: Box<ErrorBody>,
     /// Who refuses.
     pub origin: Origin,
     /// The real earliest retry, in seconds.
@@ -33,7 +33,7 @@ pub struct Refusal {
     /// The client may still be sending: the connection is not used again.
     pub close: bool,
     /// Further headers.
-    pub headers: HeaderMap,
+    pub headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl Refusal {
@@ -41,12 +41,12 @@ impl Refusal {
     #[must_use]
     pub fn new(status: u16, code: &str, message: impl Into<String>) -> Self {
         Self {
-            body: ErrorBody::new(status, code, message),
+            body: Box::new(ErrorBody::new(status, code, message)),
             origin: Origin::Gateway,
             retry_after: None,
             hopeless: false,
             close: false,
-            headers: HeaderMap::new(),
+            headers: Vec::new(),
         }
     }
 
@@ -80,7 +80,7 @@ impl Refusal {
     /// Names the member of the request at fault.
     #[must_use]
     pub fn param(mut self, param: &str) -> Self {
-        self.body = self.body.param(param);
+        self.body = Box::new(self.body.param(param));
         self
     }
 
@@ -88,7 +88,7 @@ impl Refusal {
     #[must_use]
     pub fn header(mut self, name: HeaderName, value: &str) -> Self {
         if let Ok(value) = HeaderValue::from_str(value) {
-            self.headers.insert(name, value);
+            self.headers.push((name, value));
         }
         self
     }
@@ -99,7 +99,7 @@ impl Refusal {
         let mut response = Response::new(Body::full(self.body.render(dialect)));
         *response.status_mut() = StatusCode::from_u16(self.body.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let headers = response.headers_mut();
-        *headers = self.headers;
+        headers.extend(self.headers);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ORIGIN, HeaderValue::from_static(self.origin.as_str()));
         if let Some(seconds) = self.retry_after {

@@ -104,9 +104,7 @@ impl Gate {
 
     /// Nothing is remembered that matters.
     fn is_idle(&self, now: EpochMs) -> bool {
-        self.used == 0
-            && self.blocked_until.is_none_or(|until| until <= now)
-            && self.last.is_none_or(|last| now.since(last) >= MINUTE_MS)
+        self.used == 0 && self.blocked_until.is_none_or(|until| until <= now) && self.last.is_none_or(|last| now.since(last) >= MINUTE_MS)
     }
 }
 

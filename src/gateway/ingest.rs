@@ -41,7 +41,12 @@ pub fn check_type(headers: &HeaderMap) -> Result<(), Refusal> {
         }
     }
     if headers.get(header::CONTENT_ENCODING).is_some_and(|v| !v.as_bytes().eq_ignore_ascii_case(b"identity")) {
-        return Err(Refusal::new(415, "unsupported_content_encoding", "compressed request bodies are not supported: send the JSON as it is").hopeless());
+        return Err(Refusal::new(
+            415,
+            "unsupported_content_encoding",
+            "compressed request bodies are not supported: send the JSON as it is",
+        )
+        .hopeless());
     }
     Ok(())
 }

@@ -6,7 +6,8 @@
 use std::sync::OnceLock;
 
 use prometheus::{
-    Encoder, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    Encoder, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
 };
 
 use crate::api::time::EpochMs;
@@ -293,7 +294,9 @@ impl Metrics {
         prune(&self.requests, &["endpoint", "combo", "origin", "code_class"], |label, value| {
             label != "combo" || value.is_empty() || known(Kind::Combo, value)
         });
-        prune(&self.attempts, &["provider", "connection", "outcome"], |label, value| label != "connection" || known(Kind::Connection, value));
+        prune(&self.attempts, &["provider", "connection", "outcome"], |label, value| {
+            label != "connection" || known(Kind::Connection, value)
+        });
         prune(&self.failovers, &["from", "to", "reason"], |label, value| label == "reason" || known(Kind::Connection, value));
         prune(&self.rule_matches, &["rule", "mode"], |label, value| label != "rule" || known(Kind::Rule, value));
     }
@@ -426,7 +429,8 @@ mod tests {
             ..StateReport::default()
         };
         let metrics = Metrics::new().unwrap();
-        let line = "omniroute_connection_cooldown_until_timestamp_seconds{connection=\"a\",provider=\"p\",reason=\"RateLimitExceeded\"} 30.5";
+        let line =
+            "omniroute_connection_cooldown_until_timestamp_seconds{connection=\"a\",provider=\"p\",reason=\"RateLimitExceeded\"} 30.5";
         assert!(text(&metrics, &report, 30_499).contains(line));
         let later = text(&metrics, &report, 30_500);
         assert!(!later.contains("cooldown_until") && later.contains("model_lockout_until"), "{later}");

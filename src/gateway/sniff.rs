@@ -23,7 +23,7 @@ const IDLE_TIME: Duration = Duration::from_secs(120);
 
 /// The answer to a head that takes too long. Which dialect the client speaks stands in the part that did not come.
 const TOO_SLOW: &[u8] = b"HTTP/1.1 408 Request Timeout\r\ncontent-type: application/json\r\nx-omniroute-origin: gateway\r\nconnection: close\r\n\
-content-length: 144\r\n\r\n{\"error\":{\"message\":\"the head of the request did not arrive within 10 seconds\",\"type\":\"invalid_request_error\",\"param\":null,\"code\":\"request_timeout\"}}";
+content-length: 149\r\n\r\n{\"error\":{\"message\":\"the head of the request did not arrive within 10 seconds\",\"type\":\"invalid_request_error\",\"param\":null,\"code\":\"request_timeout\"}}";
 
 const BODY: u8 = 0;
 const HEAD: u8 = 1;
@@ -105,9 +105,8 @@ impl<S> Sniffed<S> {
 fn judge(bytes: &[u8]) -> Option<bool> {
     let head = bytes.get(..memchr::memmem::find(bytes, b"\r\n\r\n")?)?;
     let has = |name: &[u8]| {
-        memchr::memchr_iter(b'\n', head).any(|at| {
-            head.get(at + 1..at + 1 + name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name))
-        })
+        memchr::memchr_iter(b'\n', head)
+            .any(|at| head.get(at + 1..at + 1 + name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name)))
     };
     Some(has(b"transfer-encoding") && has(b"content-length"))
 }
@@ -164,11 +163,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Sniffed<S> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[std::io::IoSlice<'_>],
-    ) -> Poll<std::io::Result<usize>> {
+    fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[std::io::IoSlice<'_>]) -> Poll<std::io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
     }
 
