@@ -58,6 +58,17 @@ impl<'de> Deserialize<'de> for EpochMs {
     }
 }
 
+/// The next time after `now` at which a clock in this IANA zone shows `hour`:00 (0–23): a provider's daily reset. Where that hour is
+/// skipped by a change to summer time, the hour after the gap. `None` for an unknown zone.
+#[must_use]
+pub fn next_daily(now: EpochMs, time_zone: &str, hour: u8) -> Option<EpochMs> {
+    let zone = jiff::tz::TimeZone::get(time_zone).ok()?;
+    let today = jiff::Timestamp::from_millisecond(now.0).ok()?.to_zoned(zone.clone()).date();
+    let hour = i8::try_from(hour).ok().filter(|h| *h < 24)?;
+    let at = |date: jiff::civil::Date| Some(EpochMs(date.at(hour, 0, 0, 0).to_zoned(zone.clone()).ok()?.timestamp().as_millisecond()));
+    at(today).filter(|t| *t > now).or_else(|| at(today.tomorrow().ok()?))
+}
+
 /// Parses a Gateway API duration (`500ms`, `30s`, `5m`, `1h30m`): one to four groups of at most five digits, each unit
 /// (`h`, `m`, `s`, `ms`) with a number in front. Answers milliseconds.
 ///
@@ -116,6 +127,20 @@ mod tests {
             assert!(parse_duration(bad).is_err(), "{bad}");
         }
         assert_eq!(format_duration(0), "0s");
+    }
+
+    #[test]
+    fn the_daily_reset_follows_its_own_clock() {
+        let next = |now: &str, zone, hour| next_daily(EpochMs::parse(now).unwrap(), zone, hour).map(EpochMs::rfc3339);
+        let is = |text: &str| Some(text.to_owned());
+        assert_eq!(next("2026-11-30T12:00:00Z", "UTC", 0), is("2026-12-01T00:00:00Z"));
+        assert_eq!(next("2026-11-30T00:00:00Z", "UTC", 0), is("2026-12-01T00:00:00Z"), "strictly after now");
+        assert_eq!(next("2026-11-30T07:59:59Z", "America/Los_Angeles", 0), is("2026-11-30T08:00:00Z"));
+        assert_eq!(next("2026-11-30T12:00:00Z", "Asia/Shanghai", 0), is("2026-11-30T16:00:00Z"));
+        // 2026-03-29 02:00 does not exist in Berlin.
+        assert_eq!(next("2026-03-29T00:30:00Z", "Europe/Berlin", 2), is("2026-03-29T01:00:00Z"));
+        assert_eq!(next("2026-11-30T12:00:00Z", "Mars/Olympus", 0), None);
+        assert_eq!(next("2026-11-30T12:00:00Z", "UTC", 24), None);
     }
 
     #[test]

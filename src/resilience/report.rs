@@ -130,6 +130,8 @@ pub struct ConnectionState {
     pub last_status: Option<u16>,
     /// Locked models, soonest last to expire first.
     pub lockouts: Vec<LockoutState>,
+    /// Locks that found no room.
+    pub lockouts_omitted: u32,
 }
 
 /// A locked model.
