@@ -1,5 +1,34 @@
-//! See the crate documentation.
+//! Which target of which combo serves a request, in which order, and what happens after a failure. Pure: the present, the clock and
+//! randomness come in as values.
+//!
+//! [`Router`] is built once per snapshot. [`Router::resolve_for`] turns the model that a client asks for into a combo or a direct target,
+//! [`Walk`] takes the request over the plan, one dispatch at a time, and ends with an [`Answer`] when nothing served.
 
-/// The strategies that are there.
-pub const IMPLEMENTED: &[crate::snapshot::Strategy] =
-    &[crate::snapshot::Strategy::Priority, crate::snapshot::Strategy::FillFirst, crate::snapshot::Strategy::RoundRobin];
+mod accounts;
+mod answers;
+mod attempts;
+mod exhaustion;
+mod expand;
+mod filter;
+mod latency;
+mod live;
+mod order;
+mod random;
+mod request;
+mod resolve;
+pub mod strategies;
+mod topology;
+mod wait;
+
+pub use accounts::{AccountContext, Accounts};
+pub use answers::*;
+pub use attempts::{Dispatch, Failure, Hop, Step, TARGET_DEFAULT_MS, TOTAL_CEILING_MS, Walk};
+pub use expand::{Nesting, NestingError, check_nesting, ordered_targets};
+pub use filter::{Barrier, Fit, WindowRules, capability_barrier, dialect_name, fit};
+pub use live::{AllWell, Exclusion, ExclusionReason, Live, Load, Quota, QuotaWindow, WindowKind, transient};
+pub use random::{Random, Seeded};
+pub use request::{KeyPolicy, Needs, Request, glob_matches};
+pub use resolve::Resolved;
+pub use strategies::{IMPLEMENTED, Strategy};
+pub use topology::{ComboNode, ConnectionNode, Leaf, ProviderNode, Router, Unit, UnitKind, stable_key};
+pub use wait::{MARGIN_MS, Patience};

@@ -1,0 +1,415 @@
+//! The walk of one request over its plan: which connection of which target is next, after every kind of outcome (routing spec 5;
+//! decisions 9.1, 9.2, 9.6). A pure state machine: the gateway dispatches, sleeps and reads the clock.
+//!
+//! ```text
+//! loop { match walk.next(live, now, rng) {
+//!     Dispatch(d) => { sleep d.delay_ms; dispatch; walk.succeeded(..) and return, or walk.failed(..), or walk.refused_locally(..) }
+//!     Wait { ms, .. } => sleep ms
+//!     Stop(answer) => return answer
+//! } }
+//! ```
+
+mod finish;
+mod moves;
+
+use std::sync::Arc;
+
+use super::answers::{self, Answer, Excluded, FailureRecord, Why};
+use super::exhaustion::{Exhaustion, is_dead_credential};
+use super::filter::WindowRules;
+use super::live::{Exclusion, ExclusionReason, Live, transient};
+use super::order::{Place, Scope};
+use super::random::Random;
+use super::request::Request;
+use super::resolve::Resolved;
+use super::strategies::EventKind;
+use super::topology::{ConnectionNode, Leaf, Router};
+use super::wait::Patience;
+use crate::api::time::EpochMs;
+use crate::classify::{Failover, Verdict};
+use crate::snapshot::Attempts;
+
+/// Ceiling of a request without a deadline of its own, milliseconds (routing spec 5.8).
+pub const TOTAL_CEILING_MS: u64 = 600_000;
+/// Deadline of a target without one of its own, milliseconds (decisions 9.8).
+pub const TARGET_DEFAULT_MS: u64 = 600_000;
+/// Dispatches per request, whatever is configured (routing spec 1.5).
+const MAX_ATTEMPTS: u32 = 30;
+/// Passes over the list, whatever ends first: keeps every walk finite.
+const MAX_PASSES: u32 = 32;
+/// The same request-shape error this often ends the walk.
+const MAX_SAME_SHAPE: u32 = 3;
+/// Pauses before the next target happen only after rests up to this length, milliseconds (routing spec 5.6).
+const MAX_FALLBACK_REST_MS: u64 = 5_000;
+/// Connections of a request that are remembered for its answer.
+const MAX_SEEN: usize = 4_096;
+
+/// What the gateway does next.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Step {
+    /// Send the request.
+    Dispatch(Box<Dispatch>),
+    /// Wait, then ask again.
+    Wait {
+        /// How long, milliseconds.
+        ms: u64,
+        /// What is waited for.
+        until: EpochMs,
+    },
+    /// Answer the client.
+    Stop(Box<Answer>),
+}
+
+/// How the walk came to a dispatch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hop {
+    /// The first of the request.
+    First,
+    /// The same connection again.
+    SameConnection,
+    /// Another connection of the same target.
+    NextConnection,
+    /// Another target.
+    NextTarget,
+}
+
+/// One dispatch.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Dispatch {
+    /// Identity of the target: names from the combo that was asked for downwards, joined by `>`.
+    pub target: Arc<str>,
+    /// `provider/model`.
+    pub label: Arc<str>,
+    /// Provider, by position in the snapshot.
+    pub provider: usize,
+    /// Provider's name.
+    pub provider_name: Arc<str>,
+    /// Upstream model id.
+    pub model: Arc<str>,
+    /// Connection.
+    pub connection: Arc<ConnectionNode>,
+    /// Number of this dispatch, from 1.
+    pub attempt: u32,
+    /// How it came about.
+    pub hop: Hop,
+    /// Pause before it, milliseconds.
+    pub delay_ms: u64,
+    /// The attempt must commit before this instant.
+    pub deadline: EpochMs,
+    /// The connection rests by a computed cooldown that this request set itself: the ledger's gate is not asked again.
+    pub ignores_rest: bool,
+    /// The one hop of the emergency fallback: the answer says so in a header.
+    pub emergency: bool,
+    /// The combo whose entry it is, by position in the snapshot; `None` for direct requests.
+    pub combo: Option<usize>,
+}
+
+/// A failed attempt.
+#[derive(Clone, Copy, Debug)]
+pub struct Failure<'a> {
+    /// What it means.
+    pub verdict: &'a Verdict,
+    /// Status as the upstream answered; 0 = no answer.
+    pub status: u16,
+    /// What the upstream said, or what happened.
+    pub message: &'a str,
+    /// A 2xx that was no answer.
+    pub quality: bool,
+    /// The time of the target, or of the transport, was over.
+    pub timeout: bool,
+    /// The gateway holds an upstream answer that may go to the client as it is.
+    pub passable: bool,
+    /// How long the attempt took, milliseconds.
+    pub latency_ms: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Root {
+    Combo(usize),
+    Direct(Arc<Leaf>),
+}
+
+/// A combo in the middle of the walk.
+#[derive(Clone, Debug)]
+struct Frame {
+    combo: usize,
+    rules: WindowRules,
+    /// Names from the root to this combo, for the identity of targets.
+    path: String,
+    /// Places still to come, the next one last.
+    pending: Vec<Place>,
+    /// What the strategy put first, and whether its reservation still stands.
+    first: Option<(usize, u64)>,
+    reserved: bool,
+    current: Option<Current>,
+}
+
+/// The entry that the walk is in.
+#[derive(Clone, Debug)]
+struct Current {
+    unit: usize,
+    key: u64,
+    protected: bool,
+    /// Something other than a used-up quota went wrong in it; with the gate, when it was one.
+    blocked: Option<Option<Exclusion>>,
+}
+
+/// A target in the middle of the walk.
+#[derive(Clone, Debug)]
+struct Visit {
+    leaf: Arc<Leaf>,
+    identity: Arc<str>,
+    /// Connections still to come, the next one last.
+    pending: Vec<Arc<ConnectionNode>>,
+    /// Nothing was dispatched in it yet.
+    entering: bool,
+    /// What kept it out, when it was not a used-up quota.
+    gate: Option<Exclusion>,
+}
+
+/// A target on a connection: the dispatch whose outcome is awaited, or one that may be repeated.
+#[derive(Clone, Debug)]
+struct Running {
+    leaf: Arc<Leaf>,
+    identity: Arc<str>,
+    connection: Arc<ConnectionNode>,
+    emergency: bool,
+}
+
+/// The walk of one request. Dropping it releases what its strategies reserved.
+#[derive(Debug)]
+pub struct Walk {
+    router: Arc<Router>,
+    request: Request,
+    name: String,
+    root: Root,
+    scope: Scope,
+    limits: Attempts,
+    target_timeout_ms: u64,
+    total_ms: u64,
+    patience: Patience,
+    // where it is
+    frames: Vec<Frame>,
+    visited: Vec<usize>,
+    visit: Option<Visit>,
+    running: Option<Running>,
+    /// Retry on the same connection after this pause.
+    again: Option<u64>,
+    /// Pause before the next target.
+    pause_ms: u64,
+    ending: Option<Why>,
+    /// A pass over the list runs.
+    in_pass: bool,
+    passes: u32,
+    set_retries: u32,
+    emergency_used: bool,
+    // what happened
+    exhaustion: Exhaustion,
+    /// Soft ones that were passed over, for the end of the pass.
+    deferred: Vec<Running>,
+    /// Dispatches by connection and model in this pass.
+    counts: Vec<(usize, Arc<str>, u32)>,
+    /// Dispatches that count against `attempts.max`, and all.
+    counted: u32,
+    dispatched: u32,
+    order: Vec<String>,
+    failures: Vec<FailureRecord>,
+    /// The last failure may be repeated on the same connection.
+    last: Option<Running>,
+    request_scoped: bool,
+    shapes: Vec<(u16, u64, u32)>,
+    /// Every pair that was looked at in this pass.
+    seen: Vec<(Arc<Leaf>, Arc<str>, Arc<ConnectionNode>)>,
+    barred: Vec<Excluded>,
+    local: Option<Answer>,
+    done: bool,
+}
+
+impl Walk {
+    /// Starts the walk of a request for something that was resolved; `name` is what the client asked for. `None` for an unknown name.
+    #[must_use]
+    pub fn new(router: &Arc<Router>, resolved: &Resolved, name: &str, request: Request) -> Option<Self> {
+        let settings = &router.snapshot.settings;
+        let (root, scope, limits, target, total, patience) = match resolved {
+            Resolved::Unknown { .. } => return None,
+            Resolved::Direct(leaf) => {
+                let patience = Patience::new(&settings.wait_for_cooldown, true);
+                (Root::Direct(leaf.clone()), Scope { targets_allowed: true, ..Scope::default() }, Attempts::default(), 0, 0, patience)
+            }
+            Resolved::Combo(index) => {
+                let (node, combo) = router.combo(*index)?;
+                let scope = Scope::of(node, router.key_allows_combo(*index, &request.key));
+                let patience = Patience::new(&settings.combo_cooldown_wait, combo.cooldown_wait);
+                (Root::Combo(*index), scope, combo.attempts, combo.target_timeout_ms, combo.total_timeout_ms, patience)
+            }
+        };
+        let patience = if request.single_call { Patience::none() } else { patience };
+        Some(Self {
+            router: router.clone(),
+            name: name.to_owned(),
+            root,
+            scope,
+            limits,
+            target_timeout_ms: if target == 0 { TARGET_DEFAULT_MS } else { target },
+            total_ms: if total == 0 { TOTAL_CEILING_MS } else { total },
+            patience,
+            request,
+            frames: Vec::new(),
+            visited: Vec::new(),
+            visit: None,
+            running: None,
+            again: None,
+            pause_ms: 0,
+            ending: None,
+            in_pass: false,
+            passes: 0,
+            set_retries: 0,
+            emergency_used: false,
+            exhaustion: Exhaustion::default(),
+            deferred: Vec::new(),
+            counts: Vec::new(),
+            counted: 0,
+            dispatched: 0,
+            order: Vec::new(),
+            failures: Vec::new(),
+            last: None,
+            request_scoped: false,
+            shapes: Vec::new(),
+            seen: Vec::new(),
+            barred: Vec::new(),
+            local: None,
+            done: false,
+        })
+    }
+
+    /// The request that is walked.
+    #[must_use]
+    pub const fn request(&self) -> &Request {
+        &self.request
+    }
+
+    /// Dispatches so far.
+    #[must_use]
+    pub const fn attempts(&self) -> u32 {
+        self.dispatched
+    }
+
+    /// The combo that was asked for, by position in the snapshot.
+    #[must_use]
+    pub const fn combo(&self) -> Option<usize> {
+        match self.root {
+            Root::Combo(index) => Some(index),
+            Root::Direct(_) => None,
+        }
+    }
+
+    /// What comes next. Call it once at the start and after every outcome and wait.
+    pub fn next(&mut self, live: &dyn Live, now: EpochMs, rng: &mut dyn Random) -> Step {
+        loop {
+            if let Some(why) = self.ending.take() {
+                return self.stop(why, live, now);
+            }
+            if self.dispatched > 0 && now >= self.request.received.plus(self.total_ms) {
+                return self.stop(Why::Deadline { limit_ms: self.total_ms }, live, now);
+            }
+            if !self.in_pass {
+                self.start_pass(live, now, rng);
+            }
+            let step = self.repeat(live, now).or_else(|| self.next_connection(live, now));
+            if let Some(step) = step {
+                return step;
+            }
+            if self.ending.is_some() || self.next_target(live, now, rng) || self.ending.is_some() {
+                continue;
+            }
+            if let Some(step) = self.end_of_pass(live, now) {
+                return step;
+            }
+        }
+    }
+
+    /// The dispatched target served the request. Keep the walk until the answer's body has ended: it holds the load that its strategies see.
+    pub fn succeeded(&mut self, latency_ms: u64, now: EpochMs) {
+        let Some(running) = self.running.take() else { return };
+        running.leaf.provider.accounts.observe(&running.connection, latency_ms, false, now);
+        self.tell_all(EventKind::Succeeded { latency_ms }, now);
+        self.done = true;
+    }
+
+    /// The dispatched target failed. Tell the ledger first: what it put to rest is looked at by the next step.
+    pub fn failed(&mut self, failure: &Failure<'_>, now: EpochMs) {
+        let Some(running) = self.running.take() else { return };
+        let verdict = failure.verdict;
+        running.leaf.provider.accounts.observe(&running.connection, failure.latency_ms, true, now);
+        self.tell_all(EventKind::Failed { latency_ms: failure.latency_ms }, now);
+        let quota = answers::is_quota(verdict.reason) && !failure.quality && !failure.timeout;
+        self.record(&running, failure, quota);
+        if !is_dead_credential(verdict) {
+            self.counted += 1;
+        }
+        if !failure.timeout {
+            self.exhaustion.add(&running.leaf, &running.connection, verdict, failure.status);
+        }
+        if !quota {
+            self.block(None);
+        }
+        self.request_scoped |= failure.timeout || verdict.scope == crate::classify::Scope::Request;
+        self.last = None;
+        if self.request.single_call || verdict.failover == Failover::Stop || self.same_shape_again(failure) {
+            self.ending = Some(Why::Stop);
+            return;
+        }
+        if verdict.failover == Failover::OtherModel {
+            self.drop_connections();
+            return;
+        }
+        if may_repeat(failure) {
+            let count = self.count(&running);
+            if self.limits.per_target > 1 && count < self.limits.per_target {
+                self.again = Some(self.limits.retry_delay_ms);
+            }
+            if self.limits.per_target > 1 || transient(verdict.reason) {
+                self.last = Some(running);
+            }
+        }
+        let short_rest = verdict.cooldown_ms <= MAX_FALLBACK_REST_MS && matches!(failure.status, 502..=504);
+        self.pause_ms = if short_rest { verdict.cooldown_ms.min(self.limits.fallback_delay_ms) } else { 0 };
+    }
+
+    /// The gateway itself could not dispatch: the connection has no free slot, or a gate closed in the meantime. No attempt is counted and
+    /// nobody is blamed. `answer` is what the client gets if nothing else can serve.
+    pub fn refused_locally(&mut self, exclusion: Exclusion, answer: Option<Answer>) {
+        let Some(running) = self.running.take() else { return };
+        self.dispatched = self.dispatched.saturating_sub(1);
+        self.order.pop();
+        self.exhaustion.refuse(&running.leaf, &running.connection);
+        if let Some(visit) = &mut self.visit
+            && !exclusion.is_quota()
+        {
+            visit.gate.get_or_insert(exclusion);
+        }
+        if exclusion.reason == ExclusionReason::ConcurrencyCap {
+            self.local = answer.or_else(|| self.local.take());
+        }
+        self.exclude(&running.leaf, &running.identity, Some(&running.connection), exclusion, None);
+    }
+}
+
+impl Drop for Walk {
+    fn drop(&mut self) {
+        // The instant is of no interest to the strategies: an entry is left, whenever that is.
+        self.leave_everything(self.request.received);
+    }
+}
+
+/// Whether the same connection may be tried once more after this failure (routing spec 5.5): never against a wait that the upstream, a rule
+/// or a reset named, never with a dead credential.
+fn may_repeat(failure: &Failure<'_>) -> bool {
+    let verdict = failure.verdict;
+    verdict.failover == Failover::OtherConnection
+        && verdict.terminal.is_none()
+        && !failure.quality
+        && !failure.timeout
+        && !verdict.wait_is_stated()
+        && matches!(failure.status, 0 | 408 | 429 | 500 | 502 | 503 | 504 | 524 | 529)
+}

@@ -1,0 +1,183 @@
+//! From the model that a client asks for to what serves it (routing spec 1.1, 1.10).
+
+use std::sync::Arc;
+
+use super::answers::{Answer, refuse};
+use super::request::KeyPolicy;
+use super::topology::{Leaf, Router};
+
+/// What a name means.
+#[derive(Clone, Debug)]
+pub enum Resolved {
+    /// A combo, by position in `Snapshot::combos`.
+    Combo(usize),
+    /// A model of a provider, asked for directly.
+    Direct(Arc<Leaf>),
+    /// Nothing.
+    Unknown {
+        /// A name that the client may have meant.
+        suggestion: Option<String>,
+    },
+}
+
+/// Names that differ by more edits than this are no suggestion.
+const MAX_EDITS: usize = 3;
+/// Names longer than this are not compared.
+const MAX_COMPARED: usize = 100;
+
+impl Router {
+    /// What a model name means. Combos come first: by exact name, after `combo/`, then without regard to case, then the same without a
+    /// context suffix such as `[1m]`; then `PROVIDER/MODEL`.
+    #[must_use]
+    pub fn resolve(&self, model: &str) -> Resolved {
+        let model = model.trim();
+        let bare = strip_context_suffix(model);
+        if let Some(combo) = self.combo_named(model).or_else(|| bare.and_then(|b| self.combo_named(b))) {
+            return Resolved::Combo(combo);
+        }
+        for name in [Some(model), bare].into_iter().flatten() {
+            if let Some(leaf) = self.direct(name) {
+                return Resolved::Direct(leaf);
+            }
+        }
+        Resolved::Unknown { suggestion: self.suggestion(bare.unwrap_or(model)) }
+    }
+
+    /// The same for a client key: also refuses what the key may not ask for.
+    ///
+    /// # Errors
+    /// The answer to the client: 404 `model_not_found` or 403 `model_not_allowed`.
+    pub fn resolve_for(&self, model: &str, key: &KeyPolicy) -> Result<Resolved, Box<Answer>> {
+        let resolved = self.resolve(model);
+        let allowed = match &resolved {
+            Resolved::Unknown { suggestion } => {
+                let visible = suggestion.as_deref().filter(|name| key.allows_name(name));
+                return Err(Box::new(refuse::model_not_found(model, visible)));
+            }
+            Resolved::Direct(leaf) => key.allows_name(&leaf.label),
+            Resolved::Combo(index) => self.key_allows_combo(*index, key) || self.some_target_allowed(*index, key),
+        };
+        if allowed { Ok(resolved) } else { Err(Box::new(refuse::model_not_allowed(model))) }
+    }
+
+    /// Whether the key names the combo itself: then its inner targets are allowed too.
+    #[must_use]
+    pub fn key_allows_combo(&self, combo: usize, key: &KeyPolicy) -> bool {
+        !key.restricts_names()
+            || self.combo(combo).is_some_and(|(node, definition)| {
+                key.allows_name(&node.name) || definition.model_names.iter().any(|name| key.allows_name(name))
+            })
+    }
+
+    /// The names that `/v1/models` lists for a key: combos by their client names, then the known models of providers.
+    #[must_use]
+    pub fn visible_names(&self, key: &KeyPolicy) -> Vec<String> {
+        let mut names = Vec::new();
+        for (index, combo) in self.snapshot.combos.iter().enumerate() {
+            if self.key_allows_combo(index, key) || self.some_target_allowed(index, key) {
+                names.extend(combo.model_names.iter().cloned());
+            }
+        }
+        for provider in &self.snapshot.providers {
+            names.extend(provider.models.iter().map(|m| format!("{}/{}", provider.name, m.name)).filter(|n| key.allows_name(n)));
+        }
+        names
+    }
+
+    fn some_target_allowed(&self, combo: usize, key: &KeyPolicy) -> bool {
+        self.combos.get(combo).is_some_and(|node| node.leaves.iter().any(|leaf| key.allows_name(&leaf.label)))
+    }
+
+    fn combo_named(&self, name: &str) -> Option<usize> {
+        let after_prefix = name.strip_prefix("combo/");
+        self.exact
+            .get(name)
+            .or_else(|| after_prefix.and_then(|n| self.exact.get(n)))
+            .or_else(|| self.folded.get(&name.to_lowercase()))
+            .or_else(|| after_prefix.and_then(|n| self.folded.get(&n.to_lowercase())))
+            .copied()
+    }
+
+    /// A model that the provider knows, or any model of a provider whose list is open.
+    fn direct(&self, name: &str) -> Option<Arc<Leaf>> {
+        let (provider, model) = name.split_once('/')?;
+        let node = self.providers.get(provider).or_else(|| self.providers.get(&provider.to_lowercase()))?;
+        let definition = self.snapshot.providers.get(node.index)?;
+        let known = definition.models.iter().find(|m| m.name == model);
+        let known = known.or_else(|| definition.models.iter().find(|m| m.name.eq_ignore_ascii_case(model)));
+        match known {
+            Some(known) => Some(self.direct_leaf(node, &known.name)),
+            None if definition.open_model_list && !model.is_empty() => Some(self.direct_leaf(node, model)),
+            None => None,
+        }
+    }
+
+    /// The nearest known name, if one is near.
+    fn suggestion(&self, wanted: &str) -> Option<String> {
+        if wanted.len() > MAX_COMPARED {
+            return None;
+        }
+        let wanted = wanted.to_lowercase();
+        let combos = self.snapshot.combos.iter().flat_map(|c| c.model_names.iter().cloned());
+        let models = self.snapshot.providers.iter().flat_map(|p| p.models.iter().map(move |m| format!("{}/{}", p.name, m.name)));
+        combos
+            .chain(models)
+            .filter_map(|name| {
+                let lower = name.to_lowercase();
+                // The bare id of a known model is the commonest slip: no edit could be smaller.
+                let edits = if lower.split_once('/').is_some_and(|(_, model)| model == wanted) { 0 } else { edits(&lower, &wanted) };
+                (edits <= MAX_EDITS.min(wanted.chars().count() / 2)).then_some((edits, name))
+            })
+            .min()
+            .map(|(_, name)| name)
+    }
+}
+
+/// The name without a trailing context suffix (`[1m]`, `[500k]`), when it has one.
+fn strip_context_suffix(name: &str) -> Option<&str> {
+    let (head, suffix) = name.strip_suffix(']')?.rsplit_once('[')?;
+    let number = suffix.strip_suffix(['k', 'K', 'm', 'M'])?;
+    let is_number = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    (is_number && !head.trim_end().is_empty()).then(|| head.trim_end())
+}
+
+/// Edit distance (insert, delete, replace).
+fn edits(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = i;
+        let mut left = i + 1;
+        let mut next = vec![left];
+        for (j, to) in b.iter().enumerate() {
+            let above = row.get(j + 1).copied().unwrap_or(usize::MAX - 1);
+            let cell = (diagonal + usize::from(from != *to)).min(above + 1).min(left + 1);
+            diagonal = above;
+            left = cell;
+            next.push(cell);
+        }
+        row = next;
+    }
+    row.last().copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn context_suffixes() {
+        assert_eq!(strip_context_suffix("claude[1m]"), Some("claude"));
+        assert_eq!(strip_context_suffix("Claude [500K]"), Some("Claude"));
+        for none in ["claude", "[1m]", "x[]", "x[m]", "x[abc]", "x[1m] y"] {
+            assert_eq!(strip_context_suffix(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn edit_distances() {
+        for (a, b, n) in [("", "", 0), ("a", "", 1), ("kitten", "sitting", 3), ("gpt-4o", "gpt-4o", 0), ("gpt4o", "gpt-4o", 1)] {
+            assert_eq!(edits(a, b), n, "{a} {b}");
+        }
+    }
+}

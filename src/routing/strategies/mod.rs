@@ -1,0 +1,163 @@
+//! The strategies, one file each. A strategy puts the entries of one combo into an order and learns from what happened; it dispatches
+//! nothing and excludes nothing. One engine walks the order for all of them (decisions 4.1).
+
+mod declared;
+mod round_robin;
+
+use std::fmt::Debug;
+
+use super::live::Quota;
+use super::random::Random;
+use super::request::Request;
+use crate::api::time::EpochMs;
+use crate::snapshot::{Combo, Price, Settings, Strategy as Kind};
+
+pub use declared::Declared;
+pub use round_robin::RoundRobin;
+
+/// The strategies that are there. The compiler answers `NotImplemented` for every other one.
+pub const IMPLEMENTED: &[Kind] = &[Kind::Priority, Kind::FillFirst, Kind::RoundRobin];
+
+/// One entry of a combo, as a strategy sees it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Candidate {
+    /// Position among the combo's entries (tiers applied): the same for every request while the combo is unchanged.
+    pub unit: usize,
+    /// Identity that survives reloads; with `connection` it also covers the connection.
+    pub key: u64,
+    /// Share in weighted choices.
+    pub weight: u32,
+    /// Whether anything below it can take the request now. Filled for strategies that ask for it; otherwise true.
+    pub available: bool,
+    /// Largest known context window below it, tokens.
+    pub window: Option<u64>,
+    /// Lowest known price below it.
+    pub price: Option<Price>,
+    /// Key of the connection, when the strategy spreads targets over connections.
+    pub connection: Option<u64>,
+    /// What the gateway measures about it. Filled for strategies that ask for it.
+    pub measured: Measured,
+}
+
+/// What the gateway measures about a candidate.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Measured {
+    /// Requests in flight on its connections together.
+    pub in_flight: u32,
+    /// A breaker below it is half open.
+    pub probing: bool,
+    /// Allowances of its connection.
+    pub quota: Option<Quota>,
+}
+
+/// What a strategy may look at beside the candidates.
+pub struct OrderContext<'a> {
+    /// The request.
+    pub request: &'a Request,
+    /// Now.
+    pub now: EpochMs,
+    /// Randomness.
+    pub rng: &'a mut dyn Random,
+}
+
+/// One place of an order.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Ranked {
+    /// Position in the list of candidates that was given.
+    pub candidate: usize,
+    /// The figure that decided, where the strategy has one.
+    pub score: Option<f64>,
+    /// How it came about, for `omniroute plan`.
+    pub note: Option<String>,
+}
+
+impl Ranked {
+    /// A place without a figure.
+    #[must_use]
+    pub const fn plain(candidate: usize) -> Self {
+        Self { candidate, score: None, note: None }
+    }
+}
+
+/// What happened to an entry.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Event {
+    /// Position of the entry among the combo's entries.
+    pub unit: usize,
+    /// Its key, as in [`Candidate::key`].
+    pub key: u64,
+    /// Whether it was the first of the order that this request got.
+    pub first: bool,
+    /// When.
+    pub now: EpochMs,
+    /// What.
+    pub kind: EventKind,
+}
+
+/// Kinds of events. `order` counts its first candidate as entered, so that two requests at the same instant see each other.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum EventKind {
+    /// The request moved to it (not sent for the first of the order).
+    Entered,
+    /// The request moved on from it, or ended.
+    Left,
+    /// It served the request.
+    Succeeded {
+        /// Time until the answer started, milliseconds.
+        latency_ms: u64,
+    },
+    /// An attempt on it failed.
+    Failed {
+        /// Time until the failure, milliseconds.
+        latency_ms: u64,
+    },
+}
+
+/// What a strategy needs to see and which rights it has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Traits {
+    /// It looks at `available`.
+    pub availability: bool,
+    /// It looks at `measured.in_flight` and `measured.probing`.
+    pub load: bool,
+    /// It looks at `measured.quota`.
+    pub quota: bool,
+    /// A target with several connections is several candidates, one each.
+    pub per_connection: bool,
+    /// Its first candidate stays first: session pins do not move another one in front.
+    pub protects_first: bool,
+    /// It stays where a session is: pins move their target to the front even though the first is chosen by state.
+    pub sessions_override: bool,
+}
+
+/// One strategy with its state. Shared by all threads; bounded by the number of the combo's entries.
+pub trait Strategy: Send + Sync + Debug {
+    /// Puts the candidates into an order: each exactly once. State may advance.
+    fn order(&self, candidates: &[Candidate], ctx: &mut OrderContext<'_>) -> Vec<Ranked>;
+
+    /// Learns from what happened.
+    fn observe(&self, _event: &Event) {}
+
+    /// What it needs to see.
+    fn traits(&self) -> Traits {
+        Traits::default()
+    }
+}
+
+/// Makes the strategy of a combo, with fresh state. Strategies that are not in [`IMPLEMENTED`] never reach a gateway.
+#[must_use]
+pub fn build(combo: &Combo, settings: &Settings) -> std::sync::Arc<dyn Strategy> {
+    let options = &combo.options;
+    match combo.strategy {
+        Kind::RoundRobin => {
+            let limit = options.sticky_round_robin_limit.unwrap_or(settings.combo_sticky_round_robin_limit);
+            std::sync::Arc::new(RoundRobin::new(combo.targets.len(), limit))
+        }
+        _ => std::sync::Arc::new(Declared),
+    }
+}
+
+/// The available candidates by position, then the others by position: what most strategies start from.
+pub(crate) fn split(candidates: &[Candidate]) -> (Vec<usize>, Vec<usize>) {
+    (0..candidates.len()).partition(|i| candidates.get(*i).is_some_and(|c| c.available))
+}
