@@ -1,0 +1,10 @@
+//! The end-to-end suite; it lives in `e2e/`.
+
+#[path = "../e2e/mod.rs"]
+mod e2e;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    e2e::main()
+}

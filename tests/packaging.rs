@@ -1,0 +1,273 @@
+//! The two ways to install (kustomize and Helm) say the same thing, ask for no more than they need, and fit the crate.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "support/tools.rs"]
+mod tools;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+use tools::{documents, file, find, output, root, run, text};
+
+const CHART: &str = "charts/omniroute-operator";
+const MONITORING: [&str; 8] = [
+    "--set=monitoring.serviceMonitor.enabled=true",
+    "--set=monitoring.podMonitor.enabled=true",
+    "--set=monitoring.rules.enabled=true",
+    "--api-versions=monitoring.coreos.com/v1",
+    "--kube-version=1.34.0",
+    "--namespace=omniroute-system",
+    "--include-crds",
+    "omniroute-operator",
+];
+
+/// The chart as objects.
+fn chart(arguments: &[&str]) -> Option<Vec<Value>> {
+    let helm = find("helm")?;
+    let mut all = vec!["template"];
+    all.extend(arguments);
+    all.push(CHART);
+    Some(documents(&output(&helm, &all)))
+}
+
+fn chart_default() -> Option<Vec<Value>> {
+    chart(&["omniroute-operator", "--namespace=omniroute-system", "--kube-version=1.34.0"])
+}
+
+fn kustomize(folder: &str) -> Option<Vec<Value>> {
+    let kubectl = find("kubectl")?;
+    Some(documents(&output(&kubectl, &["kustomize", folder])))
+}
+
+fn identity(object: &Value) -> String {
+    format!("{} {}/{}", text(object, "/kind"), text(object, "/metadata/namespace"), text(object, "/metadata/name"))
+}
+
+/// Objects by identity, without what may differ: Helm's own labels and annotations.
+fn comparable(objects: Vec<Value>) -> BTreeMap<String, Value> {
+    let strip = |object: &mut Value, pointer: &str| {
+        if let Some(labels) = object.pointer_mut(pointer).and_then(Value::as_object_mut) {
+            labels.remove("helm.sh/chart");
+            labels.remove("app.kubernetes.io/managed-by");
+        }
+    };
+    objects
+        .into_iter()
+        .map(|mut object| {
+            strip(&mut object, "/metadata/labels");
+            strip(&mut object, "/spec/template/metadata/labels");
+            if let Some(annotations) = object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
+                annotations.remove("helm.sh/resource-policy");
+                if annotations.is_empty()
+                    && let Some(metadata) = object["metadata"].as_object_mut()
+                {
+                    metadata.remove("annotations");
+                }
+            }
+            // Aggregated roles and CRDs belong to no component; their other labels are decoration.
+            if ["CustomResourceDefinition", "ClusterRole"].contains(&text(&object, "/kind"))
+                && let Some(labels) = object.pointer_mut("/metadata/labels").and_then(Value::as_object_mut)
+            {
+                labels.retain(|name, _| name.starts_with("rbac.authorization.k8s.io/"));
+            }
+            (identity(&object), object)
+        })
+        .collect()
+}
+
+#[test]
+fn kustomize_and_chart_render_the_same_objects() {
+    let (Some(chart), Some(mut plain), Some(monitoring)) =
+        (chart(&MONITORING), kustomize("config/default"), kustomize("config/prometheus"))
+    else {
+        return;
+    };
+    plain.extend(monitoring);
+    let mut plain = comparable(plain);
+    let chart = comparable(chart);
+    // Helm creates the namespace itself (`--create-namespace`).
+    assert!(plain.remove("Namespace /omniroute-system").is_some());
+    assert_eq!(plain.keys().collect::<Vec<_>>(), chart.keys().collect::<Vec<_>>());
+    for (name, object) in &plain {
+        assert_eq!(object, &chart[name], "{name}");
+    }
+}
+
+#[test]
+fn definitions_are_those_of_the_crate() {
+    let Some(rendered) = kustomize("config/crd") else { return };
+    let names: BTreeSet<_> = rendered.iter().map(|crd| text(crd, "/metadata/name")).collect();
+    let expected = ["providers", "connections", "combos", "resiliencesettings", "operatorerrorrules"];
+    assert_eq!(names, expected.map(|kind| format!("{kind}.omniroute.dev")).iter().map(String::as_str).collect());
+}
+
+#[test]
+fn chart_keeps_definitions_unless_told_otherwise() {
+    let of = |objects: Vec<Value>| -> Vec<Value> {
+        objects.into_iter().filter(|object| text(object, "/kind") == "CustomResourceDefinition").collect()
+    };
+    let policy = "/metadata/annotations/helm.sh~1resource-policy";
+    let Some(default) = chart_default().map(of) else { return };
+    assert_eq!(default.len(), 5);
+    assert!(default.iter().all(|crd| text(crd, policy) == "keep"));
+    let dropped = chart(&["x", "--set=crds.keep=false"]).map(of).expect("helm");
+    assert_eq!(dropped.len(), 5);
+    assert!(dropped.iter().all(|crd| crd.pointer(policy).is_none()));
+    assert!(chart(&["x", "--set=crds.enabled=false"]).map(of).expect("helm").is_empty());
+}
+
+#[test]
+fn monitoring_is_rendered_only_where_its_kinds_exist() {
+    let Some(without) = chart(&["x", "--set=monitoring.rules.enabled=true,monitoring.podMonitor.enabled=true"]) else { return };
+    assert!(without.iter().all(|object| !text(object, "/apiVersion").starts_with("monitoring")));
+}
+
+#[test]
+fn watched_namespaces_narrow_the_rights_to_roles() {
+    let Some(objects) = chart(&["x", "--namespace=ops", "--set=watchNamespaces={a,b}"]) else { return };
+    let cluster_wide: Vec<_> = objects
+        .iter()
+        .filter(|object| text(object, "/kind").starts_with("ClusterRole"))
+        .map(|object| text(object, "/metadata/name"))
+        .collect();
+    assert_eq!(cluster_wide, ["omniroute-view", "omniroute-edit", "omniroute-admin"].map(str::to_owned));
+    let roles: BTreeSet<_> =
+        objects.iter().filter(|object| text(object, "/kind") == "Role").map(|object| text(object, "/metadata/namespace")).collect();
+    assert_eq!(roles, BTreeSet::from(["a", "b", "ops"]));
+    let deployment = objects.iter().find(|object| text(object, "/kind") == "Deployment").expect("Deployment");
+    let env = deployment.pointer("/spec/template/spec/containers/0/env").expect("env");
+    assert!(env.as_array().expect("list").contains(&json!({"name": "OMNIROUTE_WATCH_NAMESPACES", "value": "a,b"})));
+}
+
+#[test]
+fn two_releases_share_no_object() {
+    let second = ["--set=crds.enabled=false", "--set=rbac.aggregate=false"];
+    let Some(one) = chart(&["omniroute-operator", "--namespace=one", second[0], second[1]]) else { return };
+    let two = chart(&["omniroute-operator", "--namespace=two", second[0], second[1]]).expect("helm");
+    let names = |objects: &[Value]| objects.iter().map(identity).collect::<BTreeSet<_>>();
+    assert!(names(&one).is_disjoint(&names(&two)));
+}
+
+#[test]
+fn rendering_twice_gives_the_same_bytes() {
+    let Some(helm) = find("helm") else { return };
+    let render = || output(&helm, &["template", "x", CHART]);
+    assert_eq!(render(), render());
+}
+
+#[test]
+fn every_value_is_in_the_schema_and_no_other() {
+    let values: Value = serde_saphyr::from_str(&file(&format!("{CHART}/values.yaml"))).expect("YAML");
+    let schema: Value = serde_json::from_str(&file(&format!("{CHART}/values.schema.json"))).expect("JSON");
+    let mut difference = Vec::new();
+    compare("", &values, &schema, &mut difference);
+    difference.retain(|path| path != ".global (schema only)");
+    assert!(difference.is_empty(), "{difference:?}");
+}
+
+/// Where `values.yaml` and its schema name different keys. Free-form maps (labels, affinity, ..) have no `properties` and end the walk.
+fn compare(path: &str, values: &Value, schema: &Value, difference: &mut Vec<String>) {
+    let (Some(values), Some(properties)) = (values.as_object(), schema["properties"].as_object()) else {
+        return;
+    };
+    if schema["additionalProperties"] != json!(false) {
+        difference.push(format!("{path} (open)"));
+    }
+    for (name, value) in values {
+        match properties.get(name) {
+            Some(inner) => compare(&format!("{path}.{name}"), value, inner, difference),
+            None => difference.push(format!("{path}.{name} (values only)")),
+        }
+    }
+    let unset = properties.keys().filter(|name| !values.contains_key(*name));
+    difference.extend(unset.map(|name| format!("{path}.{name} (schema only)")));
+}
+
+#[test]
+fn unknown_and_wrong_values_are_refused() {
+    let Some(helm) = find("helm") else { return };
+    for wrong in [
+        "replcias=2",
+        "image.tagg=x",
+        "replicas=many",
+        "logFormat=xml",
+        "image.digest=latest",
+        "watchNamespaces={Upper}",
+        "monitoring.interval=soon",
+    ] {
+        let result = run(&helm, &["template", "x", CHART, &format!("--set={wrong}")], "");
+        assert!(!result.status.success(), "{wrong} was accepted");
+    }
+}
+
+#[test]
+fn pods_are_restricted() {
+    let Some(objects) = chart_default() else { return };
+    let deployment = objects.iter().find(|object| text(object, "/kind") == "Deployment").expect("Deployment");
+    let pod = deployment.pointer("/spec/template/spec").expect("pod");
+    assert_eq!(pod["securityContext"]["runAsNonRoot"], json!(true));
+    assert!(pod["securityContext"]["runAsUser"].as_i64().expect("user") > 10_000);
+    assert_eq!(pod["securityContext"]["seccompProfile"]["type"], json!("RuntimeDefault"));
+    assert_eq!(pod["enableServiceLinks"], json!(false));
+    for forbidden in ["hostNetwork", "hostPID", "hostIPC", "volumes"] {
+        assert!(pod.get(forbidden).is_none(), "{forbidden}");
+    }
+    let container = &pod["containers"][0];
+    assert_eq!(container["securityContext"]["allowPrivilegeEscalation"], json!(false));
+    assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], json!(true));
+    assert_eq!(container["securityContext"]["capabilities"], json!({"drop": ["ALL"]}));
+    assert!(container["resources"]["limits"]["memory"].is_string());
+}
+
+#[test]
+fn no_rule_has_a_wildcard_or_a_verb_that_hands_out_rights() {
+    let Some(objects) = chart_default() else { return };
+    let mut rules = 0;
+    for rule in objects.iter().filter_map(|object| object.get("rules")).filter_map(Value::as_array).flatten() {
+        rules += 1;
+        let words = ["apiGroups", "resources", "verbs"].iter().filter_map(|key| rule[key].as_array()).flatten();
+        for word in words.filter_map(Value::as_str) {
+            assert!(!word.contains('*'), "wildcard in {rule}");
+            assert!(!["escalate", "bind", "impersonate"].contains(&word), "{word} in {rule}");
+            assert!(!word.starts_with("pods/"), "{word} in {rule}");
+        }
+    }
+    assert!(rules > 10, "only {rules} rules were rendered");
+}
+
+#[test]
+fn one_version_everywhere() {
+    let version = env!("CARGO_PKG_VERSION");
+    let chart: Value = serde_saphyr::from_str(&file(&format!("{CHART}/Chart.yaml"))).expect("YAML");
+    assert_eq!(text(&chart, "/version"), version);
+    assert_eq!(text(&chart, "/appVersion"), version);
+    for path in ["config/default/kustomization.yaml", "config/prometheus/kustomization.yaml"] {
+        assert!(file(path).contains(&format!("app.kubernetes.io/version: {version}\n")), "{path}");
+    }
+    let deployment = file("config/manager/deployment.yaml");
+    assert_eq!(deployment.matches(&format!("localhost/omniroute:{version}")).count(), 2);
+    assert!(file("CHANGELOG.md").contains(&format!("## {version}")));
+}
+
+#[test]
+fn both_ways_to_build_the_image_agree() {
+    let containerfile = file("Containerfile");
+    let script = file("scripts/archive-image");
+    assert!(containerfile.contains("FROM scratch"));
+    assert!(containerfile.contains("USER 65532:65532") && script.contains("${4-65532:65532}"));
+    assert!(containerfile.contains("ENTRYPOINT [\"/bin/omniroute\"]") && script.contains("\"Entrypoint\":[\"/bin/%s\"]"));
+}
+
+#[test]
+fn image_archives_are_reproducible() {
+    let dir = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let script = root().join("scripts/archive-image");
+    let binary = root().join("Cargo.toml");
+    let build = |name: &str| {
+        let out = dir.join(name);
+        output(&script, &["x:1", binary.to_str().expect("path"), out.to_str().expect("path")]);
+        std::fs::read(out).expect("archive")
+    };
+    assert!(build("one.tar") == build("two.tar"), "the archives differ");
+}
