@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use serde::Deserialize;
 
-use crate::classify::{AuthClass, QuotaReset};
+use crate::classify::{ProviderTraits, QuotaReset, catalog};
 use crate::snapshot::{Dialect, Feature, Model, Price, QuotaFamily, UpstreamAuth};
 
 /// One known provider.
@@ -16,9 +16,6 @@ pub struct Preset {
     pub id: String,
     /// Display name.
     pub title: String,
-    /// Auth class.
-    #[serde(default)]
-    pub auth_class: AuthClass,
     /// Where requests go.
     #[serde(rename = "baseURL")]
     pub base_url: Option<String>,
@@ -37,30 +34,9 @@ pub struct Preset {
     /// An official endpoint: empty but regular ends of answers are valid (decisions 9.9).
     #[serde(default)]
     pub official: bool,
-    /// Capabilities.
-    #[serde(default)]
-    pub capabilities: Capabilities,
-    /// Quota families.
-    #[serde(default)]
-    pub quota_families: Vec<QuotaFamily>,
-    /// Daily reset.
-    pub quota_reset: Option<QuotaReset>,
+    quota_reset: Option<QuotaReset>,
     #[serde(default)]
     models: Vec<PresetModel>,
-}
-
-/// What a known provider's limits are like.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Capabilities {
-    /// Each model has an allowance of its own.
-    pub per_model_quota: bool,
-    /// Passes models of others through.
-    pub passthrough_models: bool,
-    /// One wallet for all models.
-    pub shared_wallet: bool,
-    /// Limits per client address.
-    pub egress_bucketed: bool,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -90,6 +66,19 @@ struct PresetPrice {
 }
 
 impl Preset {
+    /// How its limits behave: the classifier's catalog, with the preset's own reset clock where it has one.
+    #[must_use]
+    pub fn traits(&self) -> ProviderTraits {
+        let known = catalog::traits(&self.id, None);
+        ProviderTraits { quota_reset: self.quota_reset.clone().or(known.quota_reset.clone()), ..known }
+    }
+
+    /// Models that share an allowance.
+    #[must_use]
+    pub fn quota_families(&self) -> Vec<QuotaFamily> {
+        catalog::quota_families(&self.id)
+    }
+
     /// How the credential is sent.
     #[must_use]
     pub fn auth(&self) -> UpstreamAuth {
@@ -175,6 +164,7 @@ mod tests {
         for p in presets() {
             assert!(p.base_url.is_some() != p.needs_base_url.is_some(), "{}: exactly one of baseURL and needsBaseURL", p.id);
             assert!(!p.dialects.is_empty(), "{}", p.id);
+            assert!(catalog::facts(&p.id).is_some(), "{} is not in the classifier's catalog", p.id);
             for m in &p.models {
                 if let Some(price) = &m.price {
                     assert!(micro_usd(&price.input).is_some() && micro_usd(&price.output).is_some(), "{} {}", p.id, m.name);

@@ -71,7 +71,8 @@ fn one(
         );
         return None;
     }
-    let class: AuthClass = spec.auth_class.map_or_else(|| known.map(|k| k.auth_class).unwrap_or_default(), Into::into);
+    let preset_traits = known.map(Preset::traits).unwrap_or_default();
+    let class: AuthClass = spec.auth_class.map_or_else(|| preset_traits.auth_class, Into::into);
     let ca_bundle = match spec.tls.as_ref().map(|t| &t.ca_bundle.config_map_ref) {
         None => None,
         Some(reference) => match index.config_maps.get(&reference.name) {
@@ -107,7 +108,7 @@ fn one(
         .quota_reset
         .as_ref()
         .map(|r| QuotaReset { time_zone: r.time_zone.clone(), hour: u8::try_from(r.hour).unwrap_or(0) })
-        .or_else(|| known.and_then(|k| k.quota_reset.clone()));
+        .or_else(|| preset_traits.quota_reset.clone());
     if let Some(reset) = &quota_reset
         && jiff::tz::TimeZone::get(&reset.time_zone).is_err()
     {
@@ -142,7 +143,7 @@ fn one(
         Some(families) if !families.is_empty() => {
             families.iter().map(|f| QuotaFamily { name: f.name.clone(), models: f.models.clone() }).collect()
         }
-        _ => known.map(|k| k.quota_families.clone()).unwrap_or_default(),
+        _ => known.map(Preset::quota_families).unwrap_or_default(),
     };
     Some(snapshot::Provider {
         name: name.to_owned(),
@@ -154,7 +155,7 @@ fn one(
         dialects,
         headers,
         forward_headers,
-        traits: traits(name, spec, known, class, quota_reset),
+        traits: traits(name, spec, known, &preset_traits, class, quota_reset),
         quota_families,
         open_model_list: known.is_some()
             || spec.models.is_empty()
@@ -177,11 +178,11 @@ fn traits(
     name: &str,
     spec: &api::ProviderSpec,
     known: Option<&Preset>,
+    preset: &ProviderTraits,
     auth_class: AuthClass,
     quota_reset: Option<QuotaReset>,
 ) -> ProviderTraits {
     let given = spec.capabilities.as_ref();
-    let preset = known.map(|k| k.capabilities).unwrap_or_default();
     ProviderTraits {
         name: name.to_owned(),
         // Only a preset says which vendor this is: a provider that happens to be called like one is not taken for it.

@@ -81,7 +81,7 @@ pub fn presets_page() -> String {
                 .as_ref()
                 .map_or_else(|| format!("give one like `{}`", p.needs_base_url.as_deref().unwrap_or_default()), |u| format!("`{u}`")),
             dialects.join(", "),
-            p.auth_class,
+            p.traits().auth_class,
             credential(p),
             limits(p),
         );
@@ -112,7 +112,7 @@ fn credential(p: &Preset) -> String {
 }
 
 fn limits(p: &Preset) -> String {
-    let c = p.capabilities;
+    let c = p.traits();
     let mut words: Vec<String> = [
         (c.per_model_quota, "per model"),
         (c.passthrough_models, "passes models through"),
@@ -123,7 +123,7 @@ fn limits(p: &Preset) -> String {
     .filter(|(on, _)| *on)
     .map(|(_, word)| word.to_owned())
     .collect();
-    if let Some(reset) = &p.quota_reset {
+    if let Some(reset) = &c.quota_reset {
         words.push(format!("daily reset {}:00 {}", reset.hour, reset.time_zone));
     }
     if words.is_empty() { "per account".to_owned() } else { words.join(", ") }
