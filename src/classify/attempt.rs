@@ -157,3 +157,11 @@ pub struct History {
     /// The connection's own wait for rate limits (`rateLimits.retryDelay`-like override), milliseconds.
     pub retry_override_ms: Option<u64>,
 }
+
+impl History {
+    /// No failure before.
+    #[must_use]
+    pub const fn fresh(now: EpochMs, profile: CooldownProfile) -> Self {
+        Self { now, backoff_level: 0, auth_strikes: 0, request_rejections: 0, profile, token_expires: None, retry_override_ms: None }
+    }
+}
