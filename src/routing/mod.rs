@@ -11,6 +11,7 @@ mod exhaustion;
 mod expand;
 mod filter;
 mod latency;
+pub mod leases;
 mod live;
 mod order;
 mod random;

@@ -1,0 +1,570 @@
+//! Exclusive leases: one client session owns one connection across requests (routing spec 9.6, decisions 6). Pure: time comes in.
+//!
+//! Only managed requests take the lock of the table; ordinary ones ask [`LeaseTable::held`], which reads an immutable map.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::ArcSwap;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::api::time::EpochMs;
+use crate::snapshot::hex;
+
+/// Owners whose last generation is remembered; the one unused for longest goes first, active ones never.
+const MAX_OWNERS: usize = 10_000;
+/// Shortest and longest lifetime, milliseconds.
+const TTL_MS: std::ops::RangeInclusive<u64> = 1_000..=1_800_000;
+
+/// The hash by which an owner is known: its token itself is never stored.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct OwnerHash(String);
+
+impl OwnerHash {
+    /// Hashes the value of the owner header: `vlo_` and 43 characters of base64url.
+    ///
+    /// # Errors
+    /// `LEASE_CONTEXT_INVALID` for anything else.
+    pub fn new(header: &str) -> Result<Self, LeaseError> {
+        let rest = header.strip_prefix("vlo_").ok_or(LeaseError::ContextInvalid("X-OmniRoute-Lease-Owner"))?;
+        if rest.len() == 43 && rest.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-') {
+            Ok(Self(hex(&Sha256::digest(header.as_bytes()))))
+        } else {
+            Err(LeaseError::ContextInvalid("X-OmniRoute-Lease-Owner"))
+        }
+    }
+}
+
+/// Parses the generation header: a positive safe integer without leading zeros.
+///
+/// # Errors
+/// `LEASE_CONTEXT_INVALID`.
+pub fn parse_generation(header: &str) -> Result<u64, LeaseError> {
+    let bad = LeaseError::ContextInvalid("X-OmniRoute-Lease-Generation");
+    if header.starts_with('0') || !header.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(bad);
+    }
+    header.parse().ok().filter(|n| *n > 0 && *n <= (1 << 53) - 1).ok_or(bad)
+}
+
+/// How a lease stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum LeaseState {
+    /// Owned.
+    Active,
+    /// Given back.
+    Released,
+    /// Not renewed in time.
+    Expired,
+    /// Ended by the gateway.
+    Invalidated,
+}
+
+/// Why a lease ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum EndReason {
+    /// The owner is done.
+    OwnerExit,
+    /// The client gave up.
+    ClientCancelled,
+    /// Not renewed in time.
+    TtlExpired,
+    /// The key may no longer use the connection.
+    AuthorizationChanged,
+    /// The key is gone.
+    ManagedKeyRevoked,
+    /// The connection is gone or switched off.
+    ConnectionIneligible,
+    /// The connection may not serve the model.
+    ModelIneligible,
+    /// The connection's quota is used up.
+    QuotaUnavailable,
+    /// The connection rests or is dead.
+    HealthOrCooldown,
+}
+
+/// One lease, as its owner sees it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lease {
+    /// How it stands.
+    pub state: LeaseState,
+    /// Monotonic per owner.
+    pub generation: u64,
+    /// Grows when the generation moves to another connection (decisions 6).
+    pub binding: u64,
+    /// The connection it owns.
+    pub connection: String,
+    /// Name of the client key.
+    pub key: String,
+    /// When it was acquired.
+    pub acquired: EpochMs,
+    /// When it was last renewed.
+    pub renewed: EpochMs,
+    /// When it ends unless it is renewed.
+    pub expires: EpochMs,
+    /// Why it ended.
+    pub end_reason: Option<EndReason>,
+    #[serde(skip)]
+    in_flight: u32,
+}
+
+impl Lease {
+    fn live(&self, now: EpochMs) -> bool {
+        self.state == LeaseState::Active && (self.in_flight > 0 || self.expires > now)
+    }
+
+    fn end(&mut self, state: LeaseState, reason: EndReason) {
+        self.state = state;
+        self.end_reason = Some(reason);
+    }
+}
+
+/// Why a lease operation was refused; `code` and `status` are those of the specification.
+#[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
+pub enum LeaseError {
+    /// A header is malformed.
+    #[error("header {0} is malformed: the owner is vlo_ and 43 base64url characters, the generation a positive integer")]
+    ContextInvalid(&'static str),
+    /// A header is missing.
+    #[error("header {0} is missing: managed requests carry owner and generation of their lease")]
+    ContextRequired(&'static str),
+    /// The owner has no active lease.
+    #[error("this owner has no active lease: acquire one first")]
+    Required,
+    /// Another generation is current, or the owner is active with another key.
+    #[error("this generation of the lease is no longer current: acquire again")]
+    FenceStale,
+    /// The lease belongs to another key.
+    #[error("the lease was acquired with another API key")]
+    AuthorizationMismatch,
+    /// The request would go to another connection.
+    #[error("the lease does not own the connection that was selected: acquire again")]
+    ConnectionMismatch,
+    /// No eligible connection at all.
+    #[error("no connection that this key may use can serve now")]
+    NoEligibleConnection,
+    /// All eligible connections are owned by others.
+    #[error("all {eligible} eligible connections are owned by other sessions")]
+    Capacity {
+        /// Earliest end of a foreign lease, whole seconds from now, 1–3,600.
+        retry_after_s: u64,
+        /// Eligible connections.
+        eligible: usize,
+    },
+}
+
+impl LeaseError {
+    /// Machine-readable code.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::ContextInvalid(_) => "LEASE_CONTEXT_INVALID",
+            Self::ContextRequired(_) => "LEASE_CONTEXT_REQUIRED",
+            Self::Required => "LEASE_REQUIRED",
+            Self::FenceStale => "LEASE_FENCE_STALE",
+            Self::AuthorizationMismatch => "LEASE_AUTHORIZATION_MISMATCH",
+            Self::ConnectionMismatch => "LEASE_CONNECTION_MISMATCH",
+            Self::NoEligibleConnection => "LEASE_NO_ELIGIBLE_CONNECTION",
+            Self::Capacity { .. } => "LEASE_CAPACITY_UNAVAILABLE",
+        }
+    }
+
+    /// HTTP status.
+    #[must_use]
+    pub const fn status(&self) -> u16 {
+        match self {
+            Self::ContextInvalid(_) | Self::ContextRequired(_) => 400,
+            Self::Required | Self::FenceStale | Self::AuthorizationMismatch | Self::ConnectionMismatch => 409,
+            Self::NoEligibleConnection => 503,
+            Self::Capacity { .. } => 429,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Table {
+    /// The newest lease of each owner.
+    owners: BTreeMap<OwnerHash, Lease>,
+    /// Owners in the order of their last change, for eviction.
+    order: VecDeque<OwnerHash>,
+}
+
+/// All leases of a gateway.
+#[derive(Debug, Default)]
+pub struct LeaseTable {
+    table: Mutex<Table>,
+    held: ArcSwap<BTreeMap<String, (OwnerHash, EpochMs)>>,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller<'a> {
+    /// The owner.
+    pub owner: &'a OwnerHash,
+    /// Name of the client key.
+    pub key: &'a str,
+}
+
+impl LeaseTable {
+    /// Acquires, or extends the lease that this owner and key already have. `eligible` are the connections that may serve now, best first;
+    /// the bound one stays bound as long as it is among them, otherwise the same generation moves to a free one.
+    ///
+    /// # Errors
+    /// [`LeaseError::FenceStale`] when the owner is active with another key, [`LeaseError::Capacity`], [`LeaseError::NoEligibleConnection`].
+    pub fn acquire(&self, caller: Caller<'_>, eligible: &[&str], ttl_ms: u64, now: EpochMs) -> Result<Lease, LeaseError> {
+        let ttl_ms = ttl_ms.clamp(*TTL_MS.start(), *TTL_MS.end());
+        let mut table = self.lock();
+        table.expire(now);
+        let previous = table.owners.get(caller.owner).cloned();
+        if let Some(lease) = previous.as_ref().filter(|l| l.live(now)) {
+            if lease.key != caller.key {
+                return Err(LeaseError::FenceStale);
+            }
+            if eligible.contains(&lease.connection.as_str()) {
+                let lease = Lease { renewed: now, expires: now.plus(ttl_ms), ..lease.clone() };
+                return Ok(self.store(table, caller.owner, lease, now));
+            }
+        }
+        if eligible.is_empty() {
+            return Err(LeaseError::NoEligibleConnection);
+        }
+        let foreign = |name: &str| {
+            table.owners.iter().find(|(owner, l)| *owner != caller.owner && l.connection == name && l.live(now)).map(|(_, l)| l.expires)
+        };
+        let Some(free) = eligible.iter().find(|name| foreign(name).is_none()) else {
+            let earliest = eligible.iter().filter_map(|name| foreign(name)).min().unwrap_or(now);
+            return Err(LeaseError::Capacity {
+                retry_after_s: earliest.since(now).div_ceil(1_000).clamp(1, 3_600),
+                eligible: eligible.len(),
+            });
+        };
+        let lease = match previous {
+            // The bound connection can no longer serve: the owner keeps its generation and learns of the move by the binding.
+            Some(lease) if lease.live(now) => {
+                Lease { connection: (*free).to_owned(), binding: lease.binding + 1, renewed: now, expires: now.plus(ttl_ms), ..lease }
+            }
+            other => Lease {
+                state: LeaseState::Active,
+                generation: other.as_ref().map_or(1, |l| l.generation + 1),
+                binding: other.as_ref().map_or(1, |l| l.binding + 1),
+                connection: (*free).to_owned(),
+                key: caller.key.to_owned(),
+                acquired: now,
+                renewed: now,
+                expires: now.plus(ttl_ms),
+                end_reason: None,
+                in_flight: 0,
+            },
+        };
+        Ok(self.store(table, caller.owner, lease, now))
+    }
+
+    /// Extends a lease.
+    ///
+    /// # Errors
+    /// [`LeaseError::FenceStale`] unless owner, generation and key are those of a live lease.
+    pub fn renew(&self, caller: Caller<'_>, generation: u64, ttl_ms: u64, now: EpochMs) -> Result<Lease, LeaseError> {
+        let mut table = self.lock();
+        table.expire(now);
+        let lease = table.current(caller, generation, now)?.clone();
+        let lease = Lease { renewed: now, expires: now.plus(ttl_ms.clamp(*TTL_MS.start(), *TTL_MS.end())), ..lease };
+        Ok(self.store(table, caller.owner, lease, now))
+    }
+
+    /// Gives a lease back; repeating it answers the same.
+    ///
+    /// # Errors
+    /// [`LeaseError::FenceStale`] when owner, generation and key do not fit.
+    pub fn release(&self, caller: Caller<'_>, generation: u64, reason: EndReason, now: EpochMs) -> Result<Lease, LeaseError> {
+        let mut table = self.lock();
+        table.expire(now);
+        let lease =
+            table.owners.get(caller.owner).filter(|l| l.generation == generation && l.key == caller.key).ok_or(LeaseError::FenceStale)?;
+        let mut lease = lease.clone();
+        if lease.state == LeaseState::Active {
+            lease.end(LeaseState::Released, reason);
+        }
+        Ok(self.store(table, caller.owner, lease, now))
+    }
+
+    /// How a lease stands.
+    ///
+    /// # Errors
+    /// [`LeaseError::FenceStale`] when owner, generation and key do not fit a live lease.
+    pub fn status(&self, caller: Caller<'_>, generation: u64, now: EpochMs) -> Result<Lease, LeaseError> {
+        let mut table = self.lock();
+        table.expire(now);
+        table.current(caller, generation, now).cloned()
+    }
+
+    /// The lease that a managed request runs under, checked in the order of the specification.
+    ///
+    /// # Errors
+    /// [`LeaseError::Required`], [`LeaseError::FenceStale`], [`LeaseError::AuthorizationMismatch`].
+    pub fn bound(&self, caller: Caller<'_>, generation: u64, now: EpochMs) -> Result<Lease, LeaseError> {
+        let mut table = self.lock();
+        table.expire(now);
+        table.fence(caller, generation, now).cloned()
+    }
+
+    /// The last fence, right before the upstream call: counts the request as running under the lease, so that the lease does not expire under it.
+    /// Every success is followed by exactly one [`Self::leave`].
+    ///
+    /// # Errors
+    /// As [`Self::bound`], and [`LeaseError::ConnectionMismatch`].
+    pub fn enter(&self, caller: Caller<'_>, generation: u64, connection: &str, now: EpochMs) -> Result<Lease, LeaseError> {
+        let mut table = self.lock();
+        table.expire(now);
+        let mut lease = table.fence(caller, generation, now)?.clone();
+        if lease.connection != connection {
+            return Err(LeaseError::ConnectionMismatch);
+        }
+        lease.in_flight += 1;
+        Ok(self.store(table, caller.owner, lease, now))
+    }
+
+    /// The end of a request that entered: the lease lives at least its lifetime from here.
+    pub fn leave(&self, caller: Caller<'_>, generation: u64, ttl_ms: u64, now: EpochMs) {
+        let mut table = self.lock();
+        let Some(lease) = table.owners.get(caller.owner).filter(|l| l.generation == generation).cloned() else { return };
+        let extended = now.plus(ttl_ms.clamp(*TTL_MS.start(), *TTL_MS.end()));
+        let mut lease = Lease { in_flight: lease.in_flight.saturating_sub(1), ..lease };
+        if lease.state == LeaseState::Active {
+            lease.expires = lease.expires.max(extended);
+        }
+        self.store(table, caller.owner, lease, now);
+    }
+
+    /// Whether somebody else owns a connection right now: ordinary requests and other owners pass it over.
+    #[must_use]
+    pub fn held(&self, connection: &str, by_other_than: Option<&OwnerHash>, now: EpochMs) -> bool {
+        self.held.load().get(connection).is_some_and(|(owner, expires)| *expires > now && Some(owner) != by_other_than)
+    }
+
+    /// Ends all leases for which `why` names a reason (a key was revoked, a connection is gone).
+    pub fn invalidate(&self, why: impl Fn(&Lease) -> Option<EndReason>, now: EpochMs) {
+        let mut table = self.lock();
+        for lease in table.owners.values_mut().filter(|l| l.state == LeaseState::Active) {
+            if let Some(reason) = why(lease) {
+                lease.end(LeaseState::Invalidated, reason);
+            }
+        }
+        self.publish(&table, now);
+    }
+
+    /// Live leases: count, for metrics.
+    #[must_use]
+    pub fn active(&self, now: EpochMs) -> usize {
+        self.held.load().values().filter(|(_, expires)| *expires > now).count()
+    }
+
+    /// The table as JSON for the store; owners are hashes.
+    ///
+    /// # Errors
+    /// Never for this type; the signature is serde's.
+    pub fn export(&self) -> Result<Vec<u8>, serde_json::Error> {
+        serde_json::to_vec(&*self.lock())
+    }
+
+    /// Takes over an exported table.
+    ///
+    /// # Errors
+    /// Not a table of this shape.
+    pub fn restore(&self, json: &[u8], now: EpochMs) -> Result<(), serde_json::Error> {
+        let mut restored: Table = serde_json::from_slice(json)?;
+        restored.expire(now);
+        let mut table = self.lock();
+        *table = restored;
+        self.publish(&table, now);
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn store(&self, mut table: MutexGuard<'_, Table>, owner: &OwnerHash, lease: Lease, now: EpochMs) -> Lease {
+        table.order.retain(|o| o != owner);
+        table.order.push_back(owner.clone());
+        table.owners.insert(owner.clone(), lease.clone());
+        table.evict(now);
+        self.publish(&table, now);
+        lease
+    }
+
+    fn publish(&self, table: &Table, now: EpochMs) {
+        // A running request keeps its lease alive, however long it takes: its end publishes the real deadline.
+        let until = |l: &Lease| if l.in_flight > 0 { EpochMs(i64::MAX) } else { l.expires };
+        let held = table.owners.iter().filter(|(_, l)| l.live(now)).map(|(o, l)| (l.connection.clone(), (o.clone(), until(l)))).collect();
+        self.held.store(Arc::new(held));
+    }
+}
+
+impl Table {
+    fn expire(&mut self, now: EpochMs) {
+        for lease in self.owners.values_mut().filter(|l| l.state == LeaseState::Active && !l.live(now)) {
+            lease.end(LeaseState::Expired, EndReason::TtlExpired);
+        }
+    }
+
+    fn current(&self, caller: Caller<'_>, generation: u64, now: EpochMs) -> Result<&Lease, LeaseError> {
+        self.owners
+            .get(caller.owner)
+            .filter(|l| l.generation == generation && l.key == caller.key && l.live(now))
+            .ok_or(LeaseError::FenceStale)
+    }
+
+    /// Owner, generation, key, in the order of the specification.
+    fn fence(&self, caller: Caller<'_>, generation: u64, now: EpochMs) -> Result<&Lease, LeaseError> {
+        let lease = self.owners.get(caller.owner).filter(|l| l.live(now)).ok_or(LeaseError::Required)?;
+        if lease.generation != generation {
+            return Err(LeaseError::FenceStale);
+        }
+        if lease.key != caller.key {
+            return Err(LeaseError::AuthorizationMismatch);
+        }
+        Ok(lease)
+    }
+
+    fn evict(&mut self, now: EpochMs) {
+        let mut passes = self.order.len();
+        while self.owners.len() > MAX_OWNERS && passes > 0 {
+            passes -= 1;
+            let Some(oldest) = self.order.pop_front() else { return };
+            if self.owners.get(&oldest).is_some_and(|l| l.live(now)) {
+                self.order.push_back(oldest);
+            } else {
+                self.owners.remove(&oldest);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner(letter: char) -> OwnerHash {
+        OwnerHash::new(&format!("vlo_{}", letter.to_string().repeat(43))).unwrap()
+    }
+
+    fn at(s: i64) -> EpochMs {
+        EpochMs(1_700_000_000_000 + s * 1_000)
+    }
+
+    fn who(owner: &OwnerHash) -> Caller<'_> {
+        Caller { owner, key: "agents" }
+    }
+
+    const TTL: u64 = 120_000;
+
+    #[test]
+    fn headers_are_checked() {
+        assert!(OwnerHash::new("vlo_short").is_err());
+        assert!(OwnerHash::new(&format!("vlx_{}", "a".repeat(43))).is_err());
+        assert!(OwnerHash::new(&format!("vlo_{}", "é".repeat(43))).is_err());
+        assert!(!format!("{:?}", owner('a')).contains("aaaa"));
+        for (text, want) in [
+            ("1", Some(1)),
+            ("01", None),
+            ("0", None),
+            ("-1", None),
+            ("", None),
+            ("9007199254740992", None),
+            ("9007199254740991", Some(9_007_199_254_740_991)),
+        ] {
+            assert_eq!(parse_generation(text).ok(), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn two_owners_get_two_connections_and_the_third_waits() {
+        let t = LeaseTable::default();
+        let (a, b, c) = (owner('a'), owner('b'), owner('c'));
+        assert_eq!(t.acquire(who(&a), &["x", "y"], TTL, at(0)).unwrap().connection, "x");
+        assert_eq!(t.acquire(who(&b), &["x", "y"], TTL, at(10)).unwrap().connection, "y");
+        assert_eq!(t.acquire(who(&c), &["x", "y"], TTL, at(30)), Err(LeaseError::Capacity { retry_after_s: 90, eligible: 2 }));
+        assert!(t.held("x", None, at(30)) && t.held("x", Some(&b), at(30)) && !t.held("x", Some(&a), at(30)) && !t.held("z", None, at(30)));
+        assert_eq!(t.active(at(30)), 2);
+        // The first one ends by time: its connection is free again.
+        assert_eq!(t.acquire(who(&c), &["x", "y"], TTL, at(121)).unwrap().connection, "x");
+        assert_eq!(t.renew(who(&a), 1, TTL, at(122)), Err(LeaseError::FenceStale));
+    }
+
+    #[test]
+    fn acquiring_again_extends_and_another_key_is_refused() {
+        let t = LeaseTable::default();
+        let a = owner('a');
+        let first = t.acquire(who(&a), &["x", "y"], TTL, at(0)).unwrap();
+        let again = t.acquire(who(&a), &["y", "x"], TTL, at(60)).unwrap();
+        assert_eq!((again.generation, again.connection.as_str(), again.binding, again.expires), (1, "x", first.binding, at(180)));
+        assert_eq!(t.acquire(Caller { owner: &a, key: "other" }, &["x"], TTL, at(61)), Err(LeaseError::FenceStale));
+        assert_eq!(t.enter(Caller { owner: &a, key: "other" }, 1, "x", at(61)), Err(LeaseError::AuthorizationMismatch));
+    }
+
+    #[test]
+    fn a_move_keeps_the_generation_and_changes_the_binding() {
+        let t = LeaseTable::default();
+        let a = owner('a');
+        let first = t.acquire(who(&a), &["x"], TTL, at(0)).unwrap();
+        let moved = t.acquire(who(&a), &["y"], TTL, at(1)).unwrap();
+        assert_eq!((moved.generation, moved.connection.as_str()), (first.generation, "y"));
+        assert!(moved.binding > first.binding);
+        assert!(!t.held("x", None, at(1)) && t.held("y", None, at(1)));
+        assert_eq!(t.enter(who(&a), 1, "x", at(2)), Err(LeaseError::ConnectionMismatch));
+        assert!(t.enter(who(&a), 1, "y", at(2)).is_ok());
+    }
+
+    #[test]
+    fn the_fence_tells_why() {
+        let t = LeaseTable::default();
+        let a = owner('a');
+        assert_eq!(t.bound(who(&a), 1, at(0)), Err(LeaseError::Required));
+        t.acquire(who(&a), &["x"], TTL, at(0)).unwrap();
+        assert_eq!(t.bound(who(&a), 2, at(0)), Err(LeaseError::FenceStale));
+        let released = t.release(who(&a), 1, EndReason::OwnerExit, at(1)).unwrap();
+        assert_eq!(t.release(who(&a), 1, EndReason::ClientCancelled, at(2)).unwrap(), released);
+        assert_eq!(t.bound(who(&a), 1, at(2)), Err(LeaseError::Required));
+        assert_eq!(t.acquire(who(&a), &["x"], TTL, at(3)).unwrap().generation, 2);
+    }
+
+    #[test]
+    fn a_running_request_keeps_the_lease() {
+        let t = LeaseTable::default();
+        let a = owner('a');
+        t.acquire(who(&a), &["x"], TTL, at(0)).unwrap();
+        t.enter(who(&a), 1, "x", at(1)).unwrap();
+        assert!(t.held("x", None, at(10_000)), "a long stream still owns it");
+        assert!(t.bound(who(&a), 1, at(10_000)).is_ok());
+        t.leave(who(&a), 1, TTL, at(10_000));
+        assert!(t.bound(who(&a), 1, at(10_119)).is_ok() && t.bound(who(&a), 1, at(10_121)).is_err());
+    }
+
+    #[test]
+    fn revoked_keys_end_their_leases_and_a_restart_keeps_the_rest() {
+        let t = LeaseTable::default();
+        let (a, b) = (owner('a'), owner('b'));
+        t.acquire(who(&a), &["x"], TTL, at(0)).unwrap();
+        t.acquire(Caller { owner: &b, key: "gone" }, &["y"], TTL, at(0)).unwrap();
+        t.invalidate(|l| (l.key == "gone").then_some(EndReason::ManagedKeyRevoked), at(1));
+        let other = LeaseTable::default();
+        other.restore(&t.export().unwrap(), at(2)).unwrap();
+        assert!(other.held("x", None, at(2)) && !other.held("y", None, at(2)));
+        assert_eq!(other.acquire(Caller { owner: &b, key: "gone" }, &["y"], TTL, at(3)).unwrap().generation, 2);
+    }
+
+    #[test]
+    fn one_winner_for_the_last_connection() {
+        let t = LeaseTable::default();
+        let owners: Vec<OwnerHash> = ('a'..='p').map(owner).collect();
+        let won = std::thread::scope(|s| {
+            let handles: Vec<_> = owners.iter().map(|o| s.spawn(|| t.acquire(who(o), &["x"], TTL, at(0)).is_ok())).collect();
+            handles.into_iter().filter(|_| true).map(|h| usize::from(h.join().unwrap())).sum::<usize>()
+        });
+        assert_eq!(won, 1);
+    }
+}
