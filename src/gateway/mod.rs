@@ -8,6 +8,7 @@ pub mod gates;
 pub mod ingest;
 pub mod metrics;
 pub mod queue;
+pub mod relay;
 pub mod sniff;
 pub mod store;
 pub mod tls;

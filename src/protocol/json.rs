@@ -256,6 +256,108 @@ fn plain_run(bytes: &[u8]) -> usize {
     n + bytes.get(n..).unwrap_or_default().iter().take_while(|b| !matches!(b, b'"' | b'\\' | 0..0x20)).count()
 }
 
+/// The bytes that turn a truncated JSON text into a complete one: closes strings, literals, numbers, members and brackets where they stand.
+/// What was no JSON stays none.
+#[must_use]
+pub fn complete(prefix: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut open = Vec::new();
+    // In an object: whether a key (true) or a value is due. `string` also says whether the string is a key.
+    let (mut string, mut key_due, mut token) = (None, false, Vec::new());
+    let mut bytes = prefix.iter().copied().enumerate();
+    while let Some((at, byte)) = bytes.next() {
+        if string.is_some() {
+            match byte {
+                b'"' => string = None,
+                b'\\' => match bytes.next() {
+                    None => out.push(b'\\'),
+                    Some((_, b'u')) => {
+                        let digits = prefix.get(at + 2..).unwrap_or_default().iter().take(4).take_while(|b| b.is_ascii_hexdigit()).count();
+                        if at + 2 + digits == prefix.len() {
+                            out.extend(std::iter::repeat_n(b'0', 4 - digits));
+                        }
+                    }
+                    Some(_) => {}
+                },
+                _ => {}
+            }
+            continue;
+        }
+        match byte {
+            b'"' => string = Some(key_due),
+            b'{' | b'[' => {
+                open.push(byte);
+                key_due = byte == b'{';
+            }
+            b'}' | b']' => {
+                open.pop();
+                key_due = false;
+            }
+            b',' => key_due = open.last() == Some(&b'{'),
+            b':' => key_due = false,
+            _ => {}
+        }
+        match byte {
+            b'0'..=b'9' | b'a'..=b'z' | b'+' | b'-' | b'.' | b'E' => token.push(byte),
+            _ => token.clear(),
+        }
+    }
+    close_scalar(prefix, &mut out, string, key_due, &token);
+    for bracket in open.iter().rev() {
+        out.push(if *bracket == b'{' { b'}' } else { b']' });
+    }
+    out
+}
+
+/// Ends the string, literal or number in which a truncated text stops, and adds the value that is due.
+fn close_scalar(prefix: &[u8], out: &mut Vec<u8>, string: Option<bool>, key_due: bool, token: &[u8]) {
+    if let Some(is_key) = string {
+        let half = partial_utf8(prefix);
+        out.splice(0..0, half);
+        out.extend_from_slice(if is_key { b"\":null" } else { b"\"" });
+        return;
+    }
+    if let Some(word) = ["true", "false", "null"].iter().find(|w| !token.is_empty() && w.as_bytes().starts_with(token)) {
+        out.extend_from_slice(word.as_bytes().get(token.len()..).unwrap_or_default());
+        return;
+    }
+    match token.last() {
+        Some(b'0'..=b'9') => return,
+        Some(_) => return out.push(b'0'),
+        None => {}
+    }
+    let last = prefix.iter().rev().find(|b| !b.is_ascii_whitespace());
+    match last {
+        Some(b',') if key_due => out.extend_from_slice(b"\"\":null"),
+        Some(b',' | b':') | None => out.extend_from_slice(b"null"),
+        // Behind a key: its colon and value are due.
+        Some(b'"') if key_due => out.extend_from_slice(b":null"),
+        _ => {}
+    }
+}
+
+/// The continuation bytes that complete a character cut in the middle.
+fn partial_utf8(text: &[u8]) -> Vec<u8> {
+    let tail = text.iter().rev().take_while(|b| **b & 0xc0 == 0x80).count();
+    let Some(lead) = text.len().checked_sub(tail + 1).and_then(|at| text.get(at)) else { return Vec::new() };
+    let needed: usize = match lead {
+        0xc2..=0xdf => 1,
+        0xe0..=0xef => 2,
+        0xf0..=0xf4 => 3,
+        _ => 0,
+    };
+    let mut out = vec![0x80; needed.saturating_sub(tail)];
+    // Behind these lead bytes 0x80 would be an overlong form.
+    if let (0, Some(first)) = (tail, out.first_mut()) {
+        match lead {
+            0xe0 => *first = 0xa0,
+            0xf0 => *first = 0x90,
+            _ => {}
+        }
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -274,7 +376,24 @@ mod tests {
         assert_eq!(error.what, "nested deeper than 128 levels");
     }
 
+    #[test]
+    fn a_text_cut_anywhere_can_be_completed() {
+        let text = r#" {"a":"x\"é漢😀\u00e9\n\\","b":[1,-2.5e+3,true,false,null,{}, []],"c":{"d":"e"}} "#;
+        for cut in 0..text.len() {
+            let mut bytes = text.as_bytes()[..cut].to_vec();
+            let suffix = complete(&bytes);
+            bytes.extend_from_slice(&suffix);
+            let whole = String::from_utf8(bytes).expect("UTF-8");
+            assert!(serde_json::from_str::<serde_json::Value>(&whole).is_ok(), "cut at {cut}: {whole}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn completing_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let _ = complete(&bytes);
+        }
+
         #[test]
         fn plain_run_is_the_naive_one(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
             let naive = bytes.iter().take_while(|b| !matches!(b, b'"' | b'\\' | 0..0x20)).count();

@@ -3,11 +3,10 @@
 
 mod dialect;
 pub mod errors;
+pub mod json;
 pub mod progress;
 pub mod quality;
 pub mod scan;
 pub mod sse;
-
-mod json;
 
 pub use dialect::{Dialect, Endpoint};

@@ -1,0 +1,196 @@
+//! The body of a committed stream: what the client reads.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use tokio::time::Instant;
+
+use super::closing::close_open_event;
+use super::source::{Source, Step};
+use super::watchdog::{Expired, Watchdog};
+use super::{Interruption, OnEnd, StreamEnd, StreamOutcome, StreamPolicy};
+use crate::gateway::upstream::{BodyError, UpstreamBody};
+use crate::protocol::errors::{ErrorBody, StreamPosition};
+use crate::protocol::quality::check_stream_end;
+
+/// Keeps connections of silent streams open; a comment is no event, so clients ignore it.
+const HEARTBEAT: &[u8] = b": keep-alive\n\n";
+
+/// A committed stream. Reads from the provider only when the client reads; never fails: a broken stream ends with the error frame of its
+/// dialect. Dropping it closes the upstream connection.
+pub struct StreamBody<B = UpstreamBody> {
+    /// `None` once nothing more is read from the provider.
+    source: Option<Source<B>>,
+    queue: VecDeque<Bytes>,
+    /// What the last reads before the commit mean for the end.
+    pending: Option<Step>,
+    watchdog: Watchdog,
+    policy: StreamPolicy,
+    committed: Instant,
+    /// When the client was last given something; the time until it asks again is its own.
+    handed_over: Option<Instant>,
+    on_end: Option<OnEnd>,
+    /// The dialect's end was seen.
+    complete: bool,
+}
+
+impl<B> std::fmt::Debug for StreamBody<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StreamBody").field("policy", &self.policy).field("complete", &self.complete).finish_non_exhaustive()
+    }
+}
+
+impl<B> StreamBody<B> {
+    pub(super) fn new(source: Source<B>, held: VecDeque<Bytes>, step: Step, policy: StreamPolicy, on_end: OnEnd) -> Self {
+        let now = Instant::now();
+        Self {
+            source: Some(source),
+            queue: held,
+            pending: Some(step),
+            watchdog: Watchdog::new(policy, now),
+            policy,
+            committed: now,
+            handed_over: None,
+            on_end: Some(on_end),
+            complete: false,
+        }
+    }
+}
+
+impl<B> StreamBody<B>
+where
+    B: Body<Data = Bytes, Error = BodyError> + Unpin,
+{
+    /// Takes a read over into the queue and notes what it means.
+    fn take(&mut self, step: Step) {
+        let now = Instant::now();
+        self.watchdog.saw(&step, now);
+        if !step.bytes.is_empty() {
+            self.queue.push_back(step.bytes);
+        }
+        if let Some(frame) = step.error {
+            // The provider's own error frame is the last one.
+            let interruption =
+                Interruption { code: "upstream_error", frame, message: "the provider ended the stream with an error".to_owned() };
+            self.close(StreamEnd::Interrupted(interruption));
+            return;
+        }
+        let Some(source) = &self.source else { return };
+        self.complete |= step.terminal || (step.eof && source.facts().is_complete());
+        if step.eof {
+            if self.complete {
+                self.finish();
+            } else {
+                self.interrupt("stream_interrupted", "the provider ended the stream before its end".to_owned());
+            }
+        }
+    }
+
+    /// The regular end.
+    fn finish(&mut self) {
+        let quality = self.source.as_ref().and_then(|s| check_stream_end(s.facts(), self.policy.empty_stop_is_valid).err());
+        self.close(StreamEnd::Complete(quality));
+    }
+
+    /// The stream is broken: says so to the client in its dialect.
+    fn interrupt(&mut self, code: &'static str, message: String) {
+        if let Some(source) = &self.source {
+            let dialect = self.policy.dialect;
+            let facts = source.facts();
+            let position = StreamPosition { response_id: facts.response_id.as_deref(), next_sequence: facts.next_sequence };
+            let mut frame = close_open_event(source.decoder(), dialect);
+            frame.extend_from_slice(&ErrorBody::new(502, code, message.clone()).kind("server_error").terminal_frame(dialect, &position));
+            self.queue.push_back(Bytes::from(frame));
+        }
+        self.close(StreamEnd::Interrupted(Interruption { code, frame: Bytes::new(), message }));
+    }
+
+    fn expired(&mut self, what: Expired) {
+        let ms = |d: Duration| d.as_millis();
+        match what {
+            Expired::Linger => self.finish(),
+            Expired::Heartbeat => {
+                if self.source.as_ref().is_some_and(|s| s.decoder().between_events()) {
+                    self.queue.push_back(Bytes::from_static(HEARTBEAT));
+                }
+                self.watchdog.sent(Instant::now());
+            }
+            Expired::Idle => {
+                self.interrupt("stream_idle_timeout", format!("the provider made no progress for {} ms", ms(self.policy.idle)))
+            }
+            Expired::ContentStall => {
+                self.interrupt("stream_content_stall", format!("the provider sent no content for {} ms", ms(self.policy.content_stall)));
+            }
+            Expired::Total => self.interrupt("stream_total_timeout", format!("the answer took longer than {} ms", ms(self.policy.total))),
+            Expired::Throughput => {
+                let message =
+                    format!("the provider sends less than {} bytes of text per second", self.policy.throughput.min_bytes_per_second);
+                self.interrupt("STREAM_THROUGHPUT_TOO_LOW", message);
+            }
+        }
+    }
+}
+
+impl<B> StreamBody<B> {
+    /// Reads nothing more and reports the end, once.
+    fn close(&mut self, end: StreamEnd) {
+        let facts = self.source.take().map(|s| s.facts().clone()).unwrap_or_default();
+        if let Some(on_end) = self.on_end.take() {
+            let since = |at: Instant| at.saturating_duration_since(self.policy.started);
+            on_end(StreamOutcome { end, first_content_after: since(self.committed), took: since(Instant::now()), facts });
+        }
+    }
+}
+
+impl<B> Body for StreamBody<B>
+where
+    B: Body<Data = Bytes, Error = BodyError> + Unpin,
+{
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = &mut *self;
+        if let Some(then) = this.handed_over.take() {
+            this.watchdog.forgive(Instant::now().saturating_duration_since(then));
+        }
+        loop {
+            if let Some(bytes) = this.queue.pop_front() {
+                let now = Instant::now();
+                this.watchdog.sent(now);
+                this.handed_over = Some(now);
+                return Poll::Ready(Some(Ok(Frame::data(bytes))));
+            }
+            if let Some(step) = this.pending.take() {
+                this.take(step);
+                continue;
+            }
+            let Some(source) = &mut this.source else { return Poll::Ready(None) };
+            match source.poll_step(cx) {
+                Poll::Ready(Ok(step)) => this.take(step),
+                Poll::Ready(Err(_)) if this.complete => this.finish(),
+                Poll::Ready(Err(error)) => this.interrupt("stream_interrupted", error.message),
+                Poll::Pending => match this.watchdog.poll(cx, this.source.as_ref().map_or(0, |s| s.facts().text_bytes)) {
+                    Poll::Ready(what) => this.expired(what),
+                    Poll::Pending => return Poll::Pending,
+                },
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.source.is_none() && self.queue.is_empty() && self.pending.is_none()
+    }
+}
+
+impl<B> Drop for StreamBody<B> {
+    fn drop(&mut self) {
+        let end = if self.complete { StreamEnd::Complete(None) } else { StreamEnd::Aborted };
+        self.close(end);
+    }
+}
