@@ -9,7 +9,7 @@ use crate::api::schema::definitions;
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Write one file per definition into this directory instead of printing all of them.
-    #[arg(long, env = "OMNIROUTE_CRDS_OUT", value_name = "DIR")]
+    #[arg(long, env = "OMNIROUTE_OUT", value_name = "DIR")]
     out: Option<PathBuf>,
 }
 

@@ -4,10 +4,12 @@ pub mod crds;
 pub mod demo;
 pub mod explain;
 pub mod fake_upstream;
+pub mod files;
 pub mod gateway;
 pub mod operator;
 pub mod plan;
 pub mod run;
+pub mod sarif;
 pub mod validate;
 
 use std::process::ExitCode;

@@ -83,10 +83,13 @@ impl Parsed {
         self.problems.iter().any(|p| p.level == Level::Error)
     }
 
-    /// Where an object was written; `None` for one that is not in the sources.
+    /// Where an object was written; `None` for one that is not in the sources. Without a namespace the first of that name is taken.
     #[must_use]
-    pub fn find(&self, kind: &str, name: &str) -> Option<&Written> {
-        self.objects.iter().find(|(id, _)| id.kind == kind && id.name == name).map(|(_, w)| w)
+    pub fn find(&self, kind: &str, namespace: Option<&str>, name: &str) -> Option<&Written> {
+        let mut found = self.objects.iter().filter(|(id, _)| id.kind == kind && id.name == name);
+        let first = found.next();
+        let exact = first.into_iter().chain(found).find(|(id, _)| namespace.is_none() || id.namespace.as_deref() == namespace);
+        exact.or(first).map(|(_, written)| written)
     }
 }
 
