@@ -81,6 +81,8 @@ fn shuffled(all: &Resources, seed: u64) -> Resources {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
     #[test]
     fn the_order_of_the_input_does_not_matter(seed: u64) {
         for yaml in [QUICKSTART, include_str!("golden/compile/broken.in.yaml"), include_str!("golden/compile/rules.in.yaml")] {

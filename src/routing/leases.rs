@@ -45,7 +45,7 @@ pub fn parse_generation(header: &str) -> Result<u64, LeaseError> {
     if header.starts_with('0') || !header.bytes().all(|b| b.is_ascii_digit()) {
         return Err(bad);
     }
-    header.parse().ok().filter(|n| *n > 0 && *n <= (1 << 53) - 1).ok_or(bad)
+    header.parse().ok().filter(|n| *n > 0 && *n < (1 << 53)).ok_or(bad)
 }
 
 /// How a lease stands.
@@ -329,7 +329,7 @@ impl LeaseTable {
 
     /// The end of a request that entered: the lease lives at least its lifetime from here.
     pub fn leave(&self, caller: Caller<'_>, generation: u64, ttl_ms: u64, now: EpochMs) {
-        let mut table = self.lock();
+        let table = self.lock();
         let Some(lease) = table.owners.get(caller.owner).filter(|l| l.generation == generation).cloned() else { return };
         let extended = now.plus(ttl_ms.clamp(*TTL_MS.start(), *TTL_MS.end()));
         let mut lease = Lease { in_flight: lease.in_flight.saturating_sub(1), ..lease };
