@@ -7,6 +7,9 @@ use super::live::{Exclusion, ExclusionReason, transient};
 use super::topology::{ConnectionNode, Leaf};
 use crate::classify::{Failover, Reason, Scope, Verdict};
 
+/// The rows of the classifier that say that the request is longer than the context window (`codes.context-overflow`, …).
+const CONTEXT_OVERFLOW: &str = "context-overflow";
+
 /// What a failure keeps the request from.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Reach {
@@ -18,6 +21,8 @@ enum Reach {
     Provider(usize),
     /// The model on every connection of the provider.
     EveryConnection(usize, Arc<str>),
+    /// The model wherever it is served: the request is too long for it.
+    EveryProvider(Arc<str>),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -52,7 +57,9 @@ impl Exhaustion {
     /// Notes a failure.
     pub(super) fn add(&mut self, leaf: &Leaf, connection: &ConnectionNode, verdict: &Verdict, status: u16) {
         let dead = is_dead_credential(verdict);
-        let reach = if verdict.failover == Failover::OtherModel {
+        let reach = if verdict.failover == Failover::OtherModel && verdict.decided_by.ends_with(CONTEXT_OVERFLOW) {
+            Reach::EveryProvider(leaf.model.clone())
+        } else if verdict.failover == Failover::OtherModel {
             Reach::EveryConnection(leaf.provider.index, leaf.model.clone())
         } else if dead {
             Reach::Connection(connection.index)
@@ -113,6 +120,7 @@ impl Reach {
             Self::Connection(c) => *c == connection.index,
             Self::Provider(p) => *p == leaf.provider.index,
             Self::EveryConnection(p, model) => *p == leaf.provider.index && *model == leaf.model,
+            Self::EveryProvider(model) => *model == leaf.model,
         }
     }
 }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::time::EpochMs;
 use crate::classify::Reason;
+use crate::resilience::{self, SkipReason};
 
 /// Why a target or connection is not used (routing spec 3.2, 4.2, 5.2).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -27,6 +28,8 @@ pub enum ExclusionReason {
     CredentialGate,
     /// The connection has no free slot.
     ConcurrencyCap,
+    /// The admission queue refuses.
+    AdmissionLane,
     /// The target is too slow on average.
     PredictiveTtft,
     /// Another session owns the connection.
@@ -63,6 +66,7 @@ impl ExclusionReason {
             Self::QuotaCutoff => "quota_cutoff",
             Self::CredentialGate => "credential_gate",
             Self::ConcurrencyCap => "concurrency_cap",
+            Self::AdmissionLane => "admission_lane",
             Self::PredictiveTtft => "predictive_ttft",
             Self::Leased => "leased",
             Self::CapabilityMismatch => "capability_mismatch",
@@ -139,6 +143,32 @@ impl Exclusion {
     #[must_use]
     pub fn is_limit(&self) -> bool {
         self.is_quota() || matches!(self.cause, Some(Reason::RateLimitExceeded | Reason::ConcurrencyLimited))
+    }
+}
+
+impl From<SkipReason> for ExclusionReason {
+    fn from(reason: SkipReason) -> Self {
+        match reason {
+            SkipReason::CircuitOpen => Self::CircuitOpen,
+            SkipReason::ProviderCooldown => Self::ProviderCooldown,
+            SkipReason::ConnectionCooldown => Self::ConnectionCooldown,
+            SkipReason::ModelLockout => Self::ModelLockout,
+            SkipReason::Terminal => Self::Terminal,
+            SkipReason::RequestExhaustion => Self::RequestExhaustion,
+            SkipReason::QuotaCutoff => Self::QuotaCutoff,
+            SkipReason::Unavailable => Self::Unavailable,
+            SkipReason::CredentialGate => Self::CredentialGate,
+            SkipReason::ConcurrencyCap => Self::ConcurrencyCap,
+            SkipReason::AdmissionLane => Self::AdmissionLane,
+            SkipReason::PredictiveTtft => Self::PredictiveTtft,
+        }
+    }
+}
+
+impl From<resilience::Exclusion> for Exclusion {
+    fn from(exclusion: resilience::Exclusion) -> Self {
+        let resilience::Exclusion { reason, until, cause, stated, .. } = exclusion;
+        Self { reason: reason.into(), until, cause, stated }
     }
 }
 

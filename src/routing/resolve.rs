@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::answers::{Answer, refuse};
 use super::request::KeyPolicy;
 use super::topology::{Leaf, Router};
+use crate::api::near::suggest;
 
 /// What a name means.
 #[derive(Clone, Debug)]
@@ -20,8 +21,6 @@ pub enum Resolved {
     },
 }
 
-/// Names that differ by more edits than this are no suggestion.
-const MAX_EDITS: usize = 3;
 /// Names longer than this are not compared.
 const MAX_COMPARED: usize = 100;
 
@@ -112,24 +111,19 @@ impl Router {
         }
     }
 
-    /// The nearest known name, if one is near.
+    /// The known name that was probably meant. A bare model id of a provider is the commonest slip.
     fn suggestion(&self, wanted: &str) -> Option<String> {
         if wanted.len() > MAX_COMPARED {
             return None;
         }
-        let wanted = wanted.to_lowercase();
-        let combos = self.snapshot.combos.iter().flat_map(|c| c.model_names.iter().cloned());
-        let models = self.snapshot.providers.iter().flat_map(|p| p.models.iter().map(move |m| format!("{}/{}", p.name, m.name)));
-        combos
-            .chain(models)
-            .filter_map(|name| {
-                let lower = name.to_lowercase();
-                // The bare id of a known model is the commonest slip: no edit could be smaller.
-                let edits = if lower.split_once('/').is_some_and(|(_, model)| model == wanted) { 0 } else { edits(&lower, &wanted) };
-                (edits <= MAX_EDITS.min(wanted.chars().count() / 2)).then_some((edits, name))
-            })
-            .min()
-            .map(|(_, name)| name)
+        let models: Vec<String> =
+            self.snapshot.providers.iter().flat_map(|p| p.models.iter().map(move |m| format!("{}/{}", p.name, m.name))).collect();
+        let bare = |name: &&String| name.split_once('/').is_some_and(|(_, model)| model.eq_ignore_ascii_case(wanted));
+        if let Some(name) = models.iter().find(bare) {
+            return Some(name.clone());
+        }
+        let combos = self.snapshot.combos.iter().flat_map(|c| c.model_names.iter().map(String::as_str));
+        suggest(wanted, combos.chain(models.iter().map(String::as_str))).map(str::to_owned)
     }
 }
 
@@ -139,26 +133,6 @@ fn strip_context_suffix(name: &str) -> Option<&str> {
     let number = suffix.strip_suffix(['k', 'K', 'm', 'M'])?;
     let is_number = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     (is_number && !head.trim_end().is_empty()).then(|| head.trim_end())
-}
-
-/// Edit distance (insert, delete, replace).
-fn edits(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = i;
-        let mut left = i + 1;
-        let mut next = vec![left];
-        for (j, to) in b.iter().enumerate() {
-            let above = row.get(j + 1).copied().unwrap_or(usize::MAX - 1);
-            let cell = (diagonal + usize::from(from != *to)).min(above + 1).min(left + 1);
-            diagonal = above;
-            left = cell;
-            next.push(cell);
-        }
-        row = next;
-    }
-    row.last().copied().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -171,13 +145,6 @@ mod tests {
         assert_eq!(strip_context_suffix("Claude [500K]"), Some("Claude"));
         for none in ["claude", "[1m]", "x[]", "x[m]", "x[abc]", "x[1m] y"] {
             assert_eq!(strip_context_suffix(none), None, "{none}");
-        }
-    }
-
-    #[test]
-    fn edit_distances() {
-        for (a, b, n) in [("", "", 0), ("a", "", 1), ("kitten", "sitting", 3), ("gpt-4o", "gpt-4o", 0), ("gpt4o", "gpt-4o", 1)] {
-            assert_eq!(edits(a, b), n, "{a} {b}");
         }
     }
 }

@@ -187,7 +187,7 @@ fn refusal(ending: &mut Ending<'_>) -> Answer {
     if ending.dynamic().all(|e| matches!(e.reason, ExclusionReason::Terminal | ExclusionReason::CredentialGate)) {
         return all_inactive(format!("every account of `{name}` is out of use until its operator acts: {}", excluded_in_words(ending)));
     }
-    if ending.dynamic().all(|e| e.reason == ExclusionReason::ConcurrencyCap)
+    if ending.dynamic().all(|e| matches!(e.reason, ExclusionReason::ConcurrencyCap | ExclusionReason::AdmissionLane))
         && let Some(local) = ending.local.take()
     {
         return local;

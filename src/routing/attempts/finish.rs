@@ -213,7 +213,7 @@ impl Walk {
     }
 }
 
-pub(super) fn excluded_entry(
+pub(in super::super) fn excluded_entry(
     leaf: &Leaf,
     identity: &Arc<str>,
     connection: Option<&Arc<ConnectionNode>>,

@@ -14,6 +14,8 @@ mod moves;
 
 use std::sync::Arc;
 
+pub(super) use finish::excluded_entry;
+
 use super::answers::{self, Answer, Excluded, FailureRecord, Why};
 use super::exhaustion::{Exhaustion, is_dead_credential};
 use super::filter::WindowRules;
@@ -388,7 +390,7 @@ impl Walk {
         {
             visit.gate.get_or_insert(exclusion);
         }
-        if exclusion.reason == ExclusionReason::ConcurrencyCap {
+        if matches!(exclusion.reason, ExclusionReason::ConcurrencyCap | ExclusionReason::AdmissionLane) {
             self.local = answer.or_else(|| self.local.take());
         }
         self.exclude(&running.leaf, &running.identity, Some(&running.connection), exclusion, None);

@@ -1,10 +1,20 @@
 //! The strategies, one file each. A strategy puts the entries of one combo into an order and learns from what happened; it dispatches
 //! nothing and excludes nothing. One engine walks the order for all of them (decisions 4.1).
 
+mod bounded;
+mod by_facts;
+mod cache_optimized;
 mod declared;
+mod least_used;
+mod lkgp;
+mod p2c;
+mod random_order;
 mod round_robin;
+mod strict_random;
+mod weighted;
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use super::live::Quota;
 use super::random::Random;
@@ -12,11 +22,32 @@ use super::request::Request;
 use crate::api::time::EpochMs;
 use crate::snapshot::{Combo, Price, Settings, Strategy as Kind};
 
+pub use by_facts::{ContextOptimized, CostOptimized, expected_cost};
+pub use cache_optimized::CacheOptimized;
 pub use declared::Declared;
+pub use least_used::LeastUsed;
+pub use lkgp::LastKnownGood;
+pub use p2c::PowerOfTwo;
+pub use random_order::RandomOrder;
 pub use round_robin::RoundRobin;
+pub use strict_random::StrictRandom;
+pub use weighted::Weighted;
 
 /// The strategies that are there. The compiler answers `NotImplemented` for every other one.
-pub const IMPLEMENTED: &[Kind] = &[Kind::Priority, Kind::FillFirst, Kind::RoundRobin];
+pub const IMPLEMENTED: &[Kind] = &[
+    Kind::Priority,
+    Kind::Weighted,
+    Kind::RoundRobin,
+    Kind::FillFirst,
+    Kind::P2C,
+    Kind::Random,
+    Kind::LeastUsed,
+    Kind::CostOptimized,
+    Kind::StrictRandom,
+    Kind::Lkgp,
+    Kind::ContextOptimized,
+    Kind::CacheOptimized,
+];
 
 /// One entry of a combo, as a strategy sees it.
 #[derive(Clone, PartialEq, Debug)]
@@ -126,8 +157,6 @@ pub struct Traits {
     pub per_connection: bool,
     /// Its first candidate stays first: session pins do not move another one in front.
     pub protects_first: bool,
-    /// It stays where a session is: pins move their target to the front even though the first is chosen by state.
-    pub sessions_override: bool,
 }
 
 /// One strategy with its state. Shared by all threads; bounded by the number of the combo's entries.
@@ -144,16 +173,35 @@ pub trait Strategy: Send + Sync + Debug {
     }
 }
 
-/// Makes the strategy of a combo, with fresh state. Strategies that are not in [`IMPLEMENTED`] never reach a gateway.
+/// Makes the strategy of a combo, with fresh state. Strategies that are not in [`IMPLEMENTED`] never reach a gateway: the compiler refuses
+/// them; should one come in by hand, the declared order is the one that surprises nobody.
 #[must_use]
-pub fn build(combo: &Combo, settings: &Settings) -> std::sync::Arc<dyn Strategy> {
+pub fn build(combo: &Combo, settings: &Settings) -> Arc<dyn Strategy> {
     let options = &combo.options;
     match combo.strategy {
         Kind::RoundRobin => {
             let limit = options.sticky_round_robin_limit.unwrap_or(settings.combo_sticky_round_robin_limit);
-            std::sync::Arc::new(RoundRobin::new(combo.targets.len(), limit))
+            Arc::new(RoundRobin::new(combo.targets.len(), limit))
         }
-        _ => std::sync::Arc::new(Declared),
+        Kind::Weighted => Arc::new(Weighted::new(options.sticky_weighted_limit, !combo.tier_order.is_empty())),
+        Kind::Random => Arc::new(RandomOrder),
+        Kind::P2C => Arc::new(PowerOfTwo::default()),
+        Kind::StrictRandom => Arc::new(StrictRandom::default()),
+        Kind::LeastUsed => Arc::new(LeastUsed::default()),
+        Kind::CostOptimized => Arc::new(CostOptimized),
+        Kind::ContextOptimized => Arc::new(ContextOptimized),
+        Kind::Lkgp => Arc::new(LastKnownGood::default()),
+        Kind::CacheOptimized => Arc::new(CacheOptimized),
+        Kind::Priority
+        | Kind::FillFirst
+        | Kind::ContextRelay
+        | Kind::ResetAware
+        | Kind::ResetWindow
+        | Kind::Headroom
+        | Kind::QuotaWeighted
+        | Kind::Auto
+        | Kind::Fusion
+        | Kind::Pipeline => Arc::new(Declared),
     }
 }
 

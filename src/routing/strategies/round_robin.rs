@@ -84,6 +84,6 @@ impl Strategy for RoundRobin {
     }
 
     fn traits(&self) -> Traits {
-        Traits { availability: true, sessions_override: true, ..Traits::default() }
+        Traits { availability: true, ..Traits::default() }
     }
 }
