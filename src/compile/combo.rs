@@ -29,7 +29,20 @@ pub(super) fn compile(index: &Index<'_>, snapshot: &mut Snapshot, findings: &mut
         }
         findings.append(&mut problems);
     }
+    drop_too_deep(snapshot, findings);
     drop_dead_references(snapshot, findings);
+}
+
+/// Combos that nest deeper than they allow.
+fn drop_too_deep(snapshot: &mut Snapshot, findings: &mut Vec<Finding>) {
+    let deep: BTreeSet<String> =
+        crate::routing::too_deep(&snapshot.combos).into_iter().filter_map(|i| Some(snapshot.combos.get(i)?.name.clone())).collect();
+    for combo in snapshot.combos.iter().filter(|c| deep.contains(&c.name)) {
+        let limit = combo.options.max_depth;
+        let message = format!("max combo nesting depth: its targets nest more than {limit} levels deep; nest less or raise maxComboDepth");
+        findings.push(Finding::new((KIND, &combo.name), "spec.maxComboDepth", "InvalidSpec", Severity::Error, message));
+    }
+    snapshot.combos.retain(|c| !deep.contains(&c.name));
 }
 
 /// The names that each combo serves: of two combos with one name the older keeps it.

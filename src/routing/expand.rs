@@ -14,25 +14,6 @@ pub struct Nesting<'a> {
     children: Vec<Vec<usize>>,
 }
 
-/// What is wrong with the nesting of a combo.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum NestingError {
-    /// It reaches itself.
-    #[error("circular combo reference: {}; remove one of these references", path.join(" -> "))]
-    Circular {
-        /// The names on the way round, first and last the same.
-        path: Vec<String>,
-    },
-    /// It goes down further than its `maxDepth`.
-    #[error("max combo nesting depth: `{combo}` nests more than {limit} levels deep; nest less or raise maxDepth")]
-    TooDeep {
-        /// Name of the combo.
-        combo: String,
-        /// Levels that are allowed.
-        limit: u32,
-    },
-}
-
 impl<'a> Nesting<'a> {
     /// Reads the references. References to combos that do not exist are left out; the compiler reports them.
     #[must_use]
@@ -69,52 +50,14 @@ impl<'a> Nesting<'a> {
     }
 }
 
-/// Checks the nesting of every combo: the compiler reports the errors on the combos that they name.
+/// The combos (by position) that nest deeper than their `maxDepth`: the compiler refuses them. The walk itself never goes deeper.
 #[must_use]
-pub fn check_nesting(combos: &[Combo]) -> Vec<(usize, NestingError)> {
+pub fn too_deep(combos: &[Combo]) -> Vec<usize> {
     let nesting = Nesting::of(combos);
-    let name = |i: usize| combos.get(i).map(|c| c.name.clone()).unwrap_or_default();
-    let mut errors = Vec::new();
-    for (index, combo) in combos.iter().enumerate() {
-        if let Some(path) = nesting.way_back(index) {
-            errors.push((index, NestingError::Circular { path: path.into_iter().map(name).collect() }));
-            continue;
-        }
-        let limit = combo.options.max_depth;
-        if nesting.deeper_than(index, limit) {
-            errors.push((index, NestingError::TooDeep { combo: combo.name.clone(), limit }));
-        }
-    }
-    errors
+    (0..combos.len()).filter(|i| combos.get(*i).is_some_and(|c| nesting.deeper_than(*i, c.options.max_depth))).collect()
 }
 
 impl Nesting<'_> {
-    /// The shortest way from a combo back to itself, both ends included.
-    fn way_back(&self, start: usize) -> Option<Vec<usize>> {
-        let mut parent: HashMap<usize, usize> = HashMap::new();
-        let mut queue = VecDeque::from([start]);
-        while let Some(at) = queue.pop_front() {
-            for child in self.children.get(at).into_iter().flatten().copied() {
-                if child == start {
-                    let mut path = vec![start];
-                    let mut step = at;
-                    while step != start {
-                        path.push(step);
-                        step = *parent.get(&step)?;
-                    }
-                    path.push(start);
-                    path.reverse();
-                    return Some(path);
-                }
-                if !parent.contains_key(&child) {
-                    parent.insert(child, at);
-                    queue.push_back(child);
-                }
-            }
-        }
-        None
-    }
-
     /// Whether some chain of references below a combo is longer than `limit`. Combos at the same distance are looked at once each.
     fn deeper_than(&self, combo: usize, limit: u32) -> bool {
         let mut level = HashSet::from([combo]);

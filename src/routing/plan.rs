@@ -53,7 +53,8 @@ impl Router {
     /// Plans a request without sending it. The state of the strategies advances as for a request: use a router of your own.
     #[must_use]
     pub fn plan(&self, resolved: &Resolved, request: &Request, live: &dyn Live, now: EpochMs, rng: &mut dyn Random) -> Plan {
-        let mut planner = Planner { router: self, request, live, now, rng, scope: Scope::default(), visited: Vec::new(), plan: Plan::default() };
+        let mut planner =
+            Planner { router: self, request, live, now, rng, scope: Scope::default(), visited: Vec::new(), plan: Plan::default() };
         match resolved {
             Resolved::Unknown { .. } => {}
             Resolved::Direct(leaf) => {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use omniroute::api::time::EpochMs;
 use omniroute::classify::{Failover, FailureKind, LevelChange, Reason, Scope, Terminal, Verdict, WaitSource};
 use omniroute::routing::{
-    Answer, Exclusion, ExclusionReason, Failure, KeyPolicy, Live, Load, Quota, Request, Resolved, Router, Seeded, Step, Walk,
+    Answer, Exclusion, ExclusionReason, Failure, KeyPolicy, Live, Load, Quota, Random, Request, Resolved, Router, Seeded, Step, Walk,
 };
 use omniroute::snapshot::{Attempts, Combo, Connection, Dialect, Model, Provider, Snapshot, Strategy, Target, TargetKind};
 
@@ -174,6 +174,8 @@ pub struct World {
     pub loads: RefCell<HashMap<usize, Load>>,
     pub quotas: RefCell<HashMap<usize, Quota>>,
     pub pins: RefCell<HashMap<usize, usize>>,
+    /// Failures leave no trace.
+    pub forget: bool,
 }
 
 impl World {
@@ -182,7 +184,7 @@ impl World {
     }
 
     fn note(&self, connection: usize, model: &str, v: &Verdict, now: EpochMs) {
-        if v.failover == Failover::Stop || v.scope == Scope::Request {
+        if self.forget || v.failover == Failover::Stop || v.scope == Scope::Request {
             return;
         }
         let (reason, model) = match v.scope {
@@ -288,7 +290,20 @@ impl Bench {
         self.run(model, request)
     }
 
+    /// With draws of the test's own.
+    pub fn send_with(&mut self, model: &str, rng: &mut dyn Random) -> Outcome {
+        let request = Request { received: self.now, ..chat() };
+        self.walk(model, request, rng)
+    }
+
     pub fn run(&mut self, model: &str, request: Request) -> Outcome {
+        let mut rng = self.rng.clone();
+        let outcome = self.walk(model, request, &mut rng);
+        self.rng = rng;
+        outcome
+    }
+
+    fn walk(&mut self, model: &str, request: Request, rng: &mut dyn Random) -> Outcome {
         let mut outcome = Outcome { calls: vec![], labels: vec![], delays: vec![], waits: vec![], answer: None, ended: self.now };
         let resolved = match self.router.resolve_for(model, &request.key) {
             Ok(resolved) => resolved,
@@ -299,7 +314,7 @@ impl Bench {
         };
         let mut walk = Walk::new(&self.router, &resolved, model, request).unwrap();
         for _ in 0..10_000 {
-            match walk.next(&self.world, self.now, &mut self.rng) {
+            match walk.next(&self.world, self.now, rng) {
                 Step::Stop(answer) => {
                     outcome.answer = Some(*answer);
                     outcome.ended = self.now;

@@ -21,8 +21,7 @@ impl Strategy for CacheOptimized {
     fn order(&self, candidates: &[Candidate], ctx: &mut OrderContext<'_>) -> Vec<Ranked> {
         let (mut available, rest) = split(candidates);
         if let Some(key) = ctx.request.cache_key.as_deref().filter(|_| candidates.len() > 1) {
-            let mut ranked: Vec<(u128, usize)> =
-                available.iter().map(|i| (candidates.get(*i).map_or(0, |c| rank(key, c)), *i)).collect();
+            let mut ranked: Vec<(u128, usize)> = available.iter().map(|i| (candidates.get(*i).map_or(0, |c| rank(key, c)), *i)).collect();
             ranked.sort_by_key(|(rank, i)| (std::cmp::Reverse(*rank), *i));
             available = ranked.into_iter().map(|(_, i)| i).collect();
         }

@@ -46,11 +46,8 @@ impl Strategy for LeastUsed {
         let mut uses = self.uses();
         let value = |i: &usize| candidates.get(*i).and_then(|c| uses.get(c.key)).map_or(0.0, |u| u.now(ctx.now));
         available.sort_by(|a, b| value(a).total_cmp(&value(b)));
-        let order: Vec<Ranked> = available
-            .into_iter()
-            .chain(rest)
-            .map(|i| Ranked { candidate: i, score: Some(value(&i)), note: None })
-            .collect();
+        let order: Vec<Ranked> =
+            available.into_iter().chain(rest).map(|i| Ranked { candidate: i, score: Some(value(&i)), note: None }).collect();
         if let Some(first) = order.first().and_then(|r| candidates.get(r.candidate)) {
             count(&mut uses, first.key, ctx.now);
         }

@@ -64,8 +64,7 @@ impl Strategy for PowerOfTwo {
                 }
             }
         }
-        let order: Vec<usize> =
-            winner.into_iter().chain(available.into_iter().filter(|i| Some(*i) != winner)).chain(rest).collect();
+        let order: Vec<usize> = winner.into_iter().chain(available.into_iter().filter(|i| Some(*i) != winner)).chain(rest).collect();
         if let Some(first) = order.first().and_then(|i| candidates.get(*i)) {
             enter(&mut entries, first.key, ctx.now.0);
         }
