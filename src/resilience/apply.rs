@@ -81,10 +81,12 @@ impl Ledger {
             failure.on_connection(record, place, recorded_only)
         });
         effects.extend(changes);
-        if rests {
-            effects.extend(failure.on_siblings(place));
-        }
         self.changed(connection.read(|record| record.next_change(now)));
+        if rests {
+            let siblings = failure.on_siblings(place);
+            self.changed(siblings.iter().filter_map(Effect::until).min());
+            effects.extend(siblings);
+        }
         effects
     }
 
@@ -354,6 +356,7 @@ impl Failure<'_> {
                 LockWait::Exact { ms } => LockWait::Exact { ms: jittered_ms(ms, jitter) },
                 wait => wait,
             },
+            rejection: rejected,
             jitter,
             began: self.began,
             sequence: self.sequence,

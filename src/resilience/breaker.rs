@@ -213,19 +213,20 @@ impl Breaker {
         *self = Self { generation: self.generation, ..Self::default() };
     }
 
-    /// When the state changes by itself next: the end of an open window, of a lost probe, or of a quiet window.
+    /// When the shown state changes by itself next: the end of an open window or of a quiet window.
     pub fn next_change(&mut self, now: EpochMs, profile: &BreakerProfile) -> Option<EpochMs> {
         self.refresh(now, profile);
         match self.phase {
             BreakerPhase::Closed | BreakerPhase::Degraded if self.failures > 0 => Some(self.last_failure.plus(self.quiet_ms(profile))),
-            BreakerPhase::Closed | BreakerPhase::Degraded => None,
-            BreakerPhase::Open | BreakerPhase::HalfOpen => self.retry_at(now, profile),
+            BreakerPhase::Closed | BreakerPhase::Degraded | BreakerPhase::HalfOpen => None,
+            BreakerPhase::Open => self.retry_at(now, profile),
         }
     }
 
     /// What `/state` shows.
     pub fn state(&mut self, now: EpochMs, profile: &BreakerProfile) -> BreakerState {
-        let until = self.retry_at(now, profile);
+        // Half open the deadline depends on requests in flight, which is no state to show.
+        let until = self.retry_at(now, profile).filter(|_| self.phase == BreakerPhase::Open);
         BreakerState { state: self.phase, failures: self.failures, until, open_cycles: self.open_cycles }
     }
 

@@ -217,7 +217,7 @@ impl ConnectionRecord {
             stated: false,
             terminal: None,
         });
-        cooldown.into_iter().chain(gate).max_by_key(|e| e.until)
+        cooldown.into_iter().chain(gate).reduce(Exclusion::longer)
     }
 
     /// True while a success has something to clear.
@@ -350,21 +350,21 @@ impl ConnectionCell {
 
     /// What holds a model of this connection back. Two atomic reads when nothing rests.
     pub(super) fn exclusion(&self, model: Option<&str>, now: EpochMs) -> Option<Exclusion> {
-        if self.resting_until.load(Ordering::Acquire) > now.0
-            && let Some(exclusion) = self.read(|record| record.exclusion(now))
-        {
-            return Some(exclusion);
+        let resting = self.resting_until.load(Ordering::Acquire) > now.0;
+        let model = model.filter(|_| self.locked_until.load(Ordering::Acquire) > now.0);
+        if !resting && model.is_none() {
+            return None;
         }
-        let model = model.filter(|_| self.locked_until.load(Ordering::Acquire) > now.0)?;
         let config = self.provider.config();
         self.read(|record| {
-            record.locks.holding(model, &config.families, now).map(|(_, lock)| Exclusion {
+            let lock = model.and_then(|model| record.locks.holding(model, &config.families, now)).map(|(_, lock)| Exclusion {
                 reason: SkipReason::ModelLockout,
                 until: Some(EpochMs(lock.until_ms)),
                 cause: Some(lock.reason),
                 stated: !lock.source.computed(),
                 terminal: None,
-            })
+            });
+            record.exclusion(now).into_iter().chain(lock).reduce(Exclusion::longer)
         })
     }
 }

@@ -260,11 +260,11 @@ fn connection_memory(record: &ConnectionRecord, window_ms: u64, now: EpochMs) ->
 fn restore_provider(cell: &Arc<ProviderCell>, memory: &ProviderMemory, applied: &AppliedCommands, gates: bool, now: EpochMs) {
     let (timers, breakers) = applied.accepted(CommandKind::Provider, cell.name());
     cell.update(now, |record, _| {
-        let newer = memory.breaker.filter(|b| b.last_failure_ms.max(b.opened_ms) > breakers);
+        let newer = memory.breaker.filter(|b| b.last_failure_ms.max(b.opened_ms) >= breakers);
         if let Some(breaker) = newer.filter(|b| *b > record.breaker.memory()) {
             record.breaker = Breaker::from_memory(&breaker);
         }
-        let times: Vec<i64> = memory.window.iter().copied().filter(|t| *t > timers).collect();
+        let times: Vec<i64> = memory.window.iter().copied().filter(|t| *t >= timers).collect();
         if gates && record.window.memory().next().is_none() {
             record.window = WindowGate::from_memory(&times);
         }
@@ -285,18 +285,18 @@ fn restore_connection(
     let cooling = !cell.config().disable_cooling;
     cell.update(now, |record| {
         if record.terminal.is_none() {
-            record.terminal = memory.terminal.filter(|t| t.since_ms > reset);
+            record.terminal = memory.terminal.filter(|t| t.since_ms >= reset);
         }
-        if let Some(strikes) = memory.strikes.filter(|s| s.last_ms > reset) {
+        if let Some(strikes) = memory.strikes.filter(|s| s.last_ms >= reset) {
             record.strikes.restore(&strikes);
         }
-        if let Some(cooldown) = memory.cooldown.filter(|c| c.since_ms > timers && (cooling || c.until_ms <= now.0)) {
+        if let Some(cooldown) = memory.cooldown.filter(|c| c.since_ms >= timers && (cooling || c.until_ms <= now.0)) {
             record.cooldown.restore(&cooldown, now);
         }
-        if let Some(gate) = memory.gate.filter(|g| gates && cooling && g.until_ms > timers && *g > record.gate) {
+        if let Some(gate) = memory.gate.filter(|g| gates && cooling && g.until_ms >= timers && *g > record.gate) {
             record.gate = gate;
         }
-        for LockMemory { key, lock } in memory.locks.iter().filter(|m| cooling && m.lock.last_failure_ms > timers) {
+        for LockMemory { key, lock } in memory.locks.iter().filter(|m| cooling && m.lock.last_failure_ms >= timers) {
             record.locks.restore(key.clone(), *lock, window_ms, now);
         }
     });

@@ -80,7 +80,7 @@ pub struct CooldownMemory {
     pub decay_from_ms: i64,
     /// Length of the rest, milliseconds.
     pub length_ms: u64,
-    /// When it began, milliseconds since the epoch.
+    /// When it began, or the level changed without a rest, milliseconds since the epoch.
     pub since_ms: i64,
     /// Why.
     pub reason: Reason,
@@ -150,6 +150,7 @@ impl Cooldown {
         self.level = level.min(MAX_LEVEL);
         self.changed_by = sequence;
         self.decay_from = self.decay_from.max(now);
+        self.since = now;
     }
 
     /// Starts a rest, or moves its end to a later instant; never to an earlier one.
@@ -181,12 +182,6 @@ impl Cooldown {
     /// Forgets everything (success, reset).
     pub fn clear(&mut self) {
         *self = Self { changed_by: self.changed_by, ..Self::default() };
-    }
-
-    /// When the rest began; the time of the last level change when there was none.
-    #[must_use]
-    pub fn since(&self) -> EpochMs {
-        self.since
     }
 
     /// What a checkpoint keeps; `None` when there is nothing to keep at `now`.

@@ -213,6 +213,18 @@ impl Effect {
         }
     }
 
+    /// The end of the timer that started, if one did.
+    #[must_use]
+    pub const fn until(&self) -> Option<EpochMs> {
+        match self {
+            Self::CooldownStarted { until, .. }
+            | Self::LockoutStarted { until, .. }
+            | Self::BreakerOpened { until, .. }
+            | Self::ProviderCooldownStarted { until, .. } => Some(*until),
+            _ => None,
+        }
+    }
+
     /// A short name for metrics (`cooldownStarted`).
     #[must_use]
     pub const fn kind(&self) -> &'static str {

@@ -77,6 +77,16 @@ impl Exclusion {
         Self { reason, until: None, cause: None, stated: false, terminal: None }
     }
 
+    /// The one of both that holds back longer; the first of two that end together.
+    pub(super) fn longer(self, other: Self) -> Self {
+        match (self.until, other.until) {
+            (None, _) => self,
+            (Some(_), None) => other,
+            (Some(mine), Some(others)) if others > mine => other,
+            _ => self,
+        }
+    }
+
     /// True when time alone ends it.
     #[must_use]
     pub const fn is_timer(&self) -> bool {

@@ -146,9 +146,10 @@ impl Ledger {
     /// May this connection be used for this model now? A few atomic reads when nothing rests.
     ///
     /// # Errors
-    /// What holds it back, and until when.
+    /// What holds it back longest, so that its end is the earliest time at which asking again makes sense (decisions 3.8).
     pub fn check(&self, connection: &ConnectionCell, model: Option<&str>, now: EpochMs) -> Result<(), Exclusion> {
-        connection.provider().exclusion(now).or_else(|| connection.exclusion(model, now)).map_or(Ok(()), Err)
+        let (provider, own) = (connection.provider().exclusion(now), connection.exclusion(model, now));
+        provider.into_iter().chain(own).reduce(Exclusion::longer).map_or(Ok(()), Err)
     }
 
     /// Starts a request on a connection. Half open, this takes the provider's probe; cooldowns are not asked again, because a request may
@@ -166,11 +167,7 @@ impl Ledger {
         let retry_override_ms = self.retry_override_ms(connection);
         match admission {
             Admission::Free => Ok(Permit::new(connection, None, retry_override_ms, now)),
-            Admission::Probe(token) => {
-                // A running probe moves the time at which another request may ask.
-                self.changed(provider.update(now, |record, config| record.breaker.next_change(now, &config.breaker)));
-                Ok(Permit::new(connection, Some(token), retry_override_ms, now))
-            }
+            Admission::Probe(token) => Ok(Permit::new(connection, Some(token), retry_override_ms, now)),
             Admission::Refused { until } => Err(Exclusion { until: Some(until), ..Exclusion::without_timer(SkipReason::CircuitOpen) }),
         }
     }

@@ -16,9 +16,6 @@ pub const MAX_LOCKS: usize = 128;
 /// Longest wait that anything can ask for, milliseconds (30 days).
 pub const MAX_WAIT_MS: u64 = 30 * 86_400_000;
 
-/// Longest rest of a model after rejections of this client (decisions 1.8), milliseconds.
-pub const MAX_REJECTED_MS: u64 = 3_600_000;
-
 /// How far a lock reaches inside a connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -135,11 +132,6 @@ pub enum LockWait {
         /// The first one, milliseconds.
         base_ms: u64,
     },
-    /// A rejection of this client: doubles from the base, at most [`MAX_REJECTED_MS`].
-    Rejected {
-        /// The first one, milliseconds.
-        base_ms: u64,
-    },
 }
 
 /// Numbers of the escalation.
@@ -195,6 +187,8 @@ pub struct LockRequest {
     pub source: WaitSource,
     /// How long.
     pub wait: LockWait,
+    /// The vendor rejected this client: counted, because the next wait grows with it (decisions 1.8).
+    pub rejection: bool,
     /// Jitter for computed waits, −1..=1.
     pub jitter: f64,
     /// Sequence at which the request began (herd guard).
@@ -279,7 +273,7 @@ impl Lock {
             self.failures = 0;
             self.rejections = 0;
         }
-        if matches!(request.wait, LockWait::Rejected { .. }) {
+        if request.rejection {
             self.rejections = self.rejections.saturating_add(1);
         }
         self.failures = self.failures.saturating_add(1);
@@ -294,7 +288,6 @@ impl Lock {
                 backoff_ms(base_ms, self.failures.saturating_sub(1), escalation.max_steps, escalation.max_ms)
             }
             LockWait::Escalating { base_ms } => base_ms.min(escalation.max_ms),
-            LockWait::Rejected { base_ms } => backoff_ms(base_ms, self.rejections.saturating_sub(1), u32::MAX, MAX_REJECTED_MS),
         };
         jittered_ms(computed, request.jitter)
     }

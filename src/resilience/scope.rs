@@ -5,9 +5,6 @@ use super::lockout::{LockScope, LockWait, is_quota};
 use crate::classify::{ProviderTraits, Reason, Scope, Strike, Verdict, WaitSource};
 use crate::snapshot::ModelLockout;
 
-/// Shortest first rest of a model after a rejection of this client, milliseconds.
-const MIN_REJECTED_MS: u64 = 1_000;
-
 /// What rests after a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Landing {
@@ -78,10 +75,6 @@ fn is_wallet(verdict: &Verdict, status: u16) -> bool {
 /// provider's daily reset.
 #[must_use]
 pub fn lock_wait(verdict: &Verdict, lockout: &ModelLockout, until_reset_ms: u64) -> Option<(LockWait, WaitSource)> {
-    if verdict.strike == Some(Strike::RequestRejected) {
-        let base_ms = verdict.cooldown_ms.max(MIN_REJECTED_MS);
-        return Some((LockWait::Rejected { base_ms }, WaitSource::Scaled));
-    }
     // A reset that was seen counts for locks even where `retryHints` keep it from the connection.
     let reset = verdict.quota_reset_ms.filter(|ms| is_quota(verdict.reason) && !verdict.exact_wait && *ms > verdict.cooldown_ms);
     if let Some(ms) = reset {
