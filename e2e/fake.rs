@@ -59,7 +59,7 @@ impl<'a> Fake<'a> {
     }
 
     fn script(&self, script: &Value) -> Outcome {
-        self.cluster.service_put(self.namespace, &self.service, "/_script", script).map(drop)
+        self.cluster.service_put(self.namespace, &self.service, "/_control/script", script).map(drop)
     }
 
     /// Everything is answered well.
@@ -83,7 +83,7 @@ impl<'a> Fake<'a> {
 
     /// How many requests have come with this credential.
     pub fn requests_with(&self, key: &str) -> Outcome<usize> {
-        let log = parse(&self.cluster.service_get(self.namespace, &self.service, "/_requests")?)?;
+        let log = parse(&self.cluster.service_get(self.namespace, &self.service, "/_control/requests")?)?;
         let requests = log["requests"].as_array().ok_or_else(|| format!("no requests in {log}"))?;
         Ok(requests.iter().filter(|request| request["key"] == json!(key)).count())
     }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::client::Client;
 use super::cluster::{Cluster, Outcome, Reaper, until};
 use super::fake::{self, Fake};
+use super::health::kstatus;
 
 /// Where the operator lives.
 pub const SYSTEM: &str = "omniroute-system";
@@ -42,12 +43,20 @@ impl World {
     pub fn install(cluster: Arc<Cluster>) -> Outcome<Self> {
         let world = Self { cluster };
         let cluster = &world.cluster;
-        cluster.kubectl(&["apply", "-k", "config/default"])?;
+        // The user's objects come first, before there is an operator: a waiter that comes too early must wait.
+        cluster.kubectl(&["apply", "-k", "config/crd"])?;
         cluster.wait_for("", &["crd", "--all"], "condition=Established", SOON)?;
-        // Made before the operator has seen anything: a waiter that comes too early must wait.
         world.namespace(TEAM)?;
         fake::deploy(cluster, TEAM, &["openai", "anthropic"])?;
         cluster.apply(TEAM, &quickstart(TEAM)?)?;
+        if cluster.own.is_some() {
+            let early = cluster.get(TEAM, &["providers,connections,combos,resiliencesettings"])?;
+            let verdicts = kstatus(early["items"].as_array().map_or(&[], Vec::as_slice))?;
+            if verdicts.is_empty() || verdicts.iter().any(|verdict| verdict != "InProgress") {
+                return Err(format!("kstatus of objects that no operator has seen: {verdicts:?}"));
+            }
+        }
+        cluster.kubectl(&["apply", "-k", "config/default"])?;
         world.await_deployment(SYSTEM, "omniroute-operator")?;
         for name in ["openai", "anthropic"] {
             world.await_deployment(TEAM, &fake::service(name))?;

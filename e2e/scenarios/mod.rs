@@ -3,6 +3,7 @@
 mod audit;
 mod chart;
 mod leader;
+mod metrics;
 mod outage;
 mod quickstart;
 mod repair;
@@ -49,6 +50,7 @@ pub const SCENARIOS: &[Scenario] = &[
     anywhere("foreign_objects_are_never_adopted", repair::foreign_objects),
     anywhere("the_order_of_objects_does_not_matter", repair::any_order),
     anywhere("mistakes_are_conditions_with_a_way_out", repair::mistakes),
+    anywhere("alerts_read_metrics_that_exist", metrics::alerts_read_what_exists),
     own_cluster("leadership_moves_in_time", leader::changes),
     own_cluster("the_data_plane_does_not_need_the_api_server", outage::api_server_away),
     own_cluster("nothing_is_written_at_rest", audit::silence),

@@ -1,5 +1,8 @@
 //! Programs that some tests run: kubectl and helm (`e2e/cluster/with-cluster --tools`), promtool.
 
+// Every test file uses its own part of this.
+#![allow(dead_code)]
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
