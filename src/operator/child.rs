@@ -49,10 +49,21 @@ impl ChildKind {
         Self::HorizontalPodAutoscaler,
     ];
 
+    /// The kind as manifests spell it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.identity().2
+    }
+
     /// Group, version, kind and plural.
     #[must_use]
     pub fn resource(self) -> ApiResource {
-        let (group, version, kind, plural) = match self {
+        let (group, version, kind, plural) = self.identity();
+        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
+    }
+
+    const fn identity(self) -> (&'static str, &'static str, &'static str, &'static str) {
+        match self {
             Self::ServiceAccount => ("", "v1", "ServiceAccount", "serviceaccounts"),
             Self::Role => ("rbac.authorization.k8s.io", "v1", "Role", "roles"),
             Self::RoleBinding => ("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings"),
@@ -63,8 +74,7 @@ impl ChildKind {
             Self::Deployment => ("apps", "v1", "Deployment", "deployments"),
             Self::PodDisruptionBudget => ("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets"),
             Self::HorizontalPodAutoscaler => ("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers"),
-        };
-        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
+        }
     }
 
     /// Lists whose elements may also come from others (injected sidecars, environment, ports); elements are found by content.

@@ -98,6 +98,13 @@ impl Sync {
         }
     }
 
+    /// Waits until all are filled.
+    pub async fn wait(&self) {
+        let mut synced = self.synced.subscribe();
+        // The sender lives in `self`, so waiting cannot fail.
+        let _ = synced.wait_for(|synced| *synced).await;
+    }
+
     /// Whether all are filled.
     #[must_use]
     pub fn is_synced(&self) -> bool {
@@ -129,6 +136,7 @@ pub struct Reflect<K, T> {
 impl<K, T> Reflect<K, T>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    K::DynamicType: Send + std::marker::Sync,
     T: PartialEq + Send + std::marker::Sync + 'static,
 {
     /// Starts the watch; it runs until `stop`, and then its objects leave the store.

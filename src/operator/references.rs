@@ -1,0 +1,86 @@
+//! Which Secrets and ConfigMaps the objects of a namespace refer to.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::Secret;
+
+use super::build::names;
+use crate::api::{LABEL_API_KEY, Resources};
+
+/// Keys of an OAuth Secret.
+const OAUTH_KEYS: [&str; 3] = ["accessToken", "refreshToken", "expiresAt"];
+
+/// What is referred to.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct References {
+    /// Keys by Secret.
+    pub secrets: BTreeMap<String, BTreeSet<String>>,
+    /// ConfigMaps.
+    pub config_maps: BTreeSet<String>,
+}
+
+impl References {
+    /// The references of all objects.
+    #[must_use]
+    pub fn of(resources: &Resources) -> Self {
+        let mut all = Self::default();
+        for connection in &resources.connections {
+            let credentials = &connection.spec.credentials;
+            if let Some(key) = &credentials.api_key {
+                all.secret(&key.secret_ref.name, [key.secret_ref.key.as_str()]);
+            }
+            if let Some(oauth) = &credentials.oauth {
+                all.secret(&oauth.secret_ref.name, OAUTH_KEYS);
+            }
+        }
+        for provider in &resources.providers {
+            if let Some(tls) = &provider.spec.tls {
+                all.config_maps.insert(tls.ca_bundle.config_map_ref.name.clone());
+            }
+        }
+        all
+    }
+
+    fn secret<'a>(&mut self, name: &str, keys: impl IntoIterator<Item = &'a str>) {
+        self.secrets.entry(name.to_owned()).or_default().extend(keys.into_iter().map(str::to_owned));
+    }
+
+    /// Whether the value of a key is needed.
+    #[must_use]
+    pub fn wants(&self, secret: &Secret, key: &str) -> bool {
+        let name = secret.metadata.name.as_deref().unwrap_or_default();
+        let client_key = || secret.metadata.labels.as_ref().and_then(|l| l.get(LABEL_API_KEY)).is_some_and(|v| v == "true");
+        name == names::MANAGEMENT || self.secrets.get(name).is_some_and(|keys| keys.contains(key)) || (key == "key" && client_key())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::sync::Arc;
+
+    fn object<K: serde::de::DeserializeOwned>(kind: &str, spec: serde_json::Value) -> Arc<K> {
+        let value = json!({"apiVersion": "omniroute.dev/v1alpha1", "kind": kind, "metadata": {"name": "x"}, "spec": spec});
+        Arc::new(serde_json::from_value(value).unwrap())
+    }
+
+    #[test]
+    fn every_reference_is_found() {
+        let resources = Resources {
+            connections: vec![
+                object(
+                    "Connection",
+                    json!({"providerRef": {"name": "p"}, "credentials": {"apiKey": {"secretRef": {"name": "llm", "key": "a"}}}}),
+                ),
+                object("Connection", json!({"providerRef": {"name": "p"}, "credentials": {"oauth": {"secretRef": {"name": "claude"}}}})),
+            ],
+            providers: vec![object("Provider", json!({"tls": {"caBundle": {"configMapRef": {"name": "ca", "key": "ca.crt"}}}}))],
+            ..Resources::default()
+        };
+        let found = References::of(&resources);
+        assert_eq!(found.secrets["llm"], ["a".to_owned()].into());
+        assert_eq!(found.secrets["claude"], OAUTH_KEYS.map(str::to_owned).into());
+        assert_eq!(found.config_maps, ["ca".to_owned()].into());
+    }
+}
