@@ -47,7 +47,7 @@ impl Spread {
 /// All pods as one.
 #[derive(Clone, Debug, Default)]
 pub struct Fleet {
-    /// Ready pods.
+    /// Ready pods that have been asked.
     pub ready: usize,
     /// Ready pods that answer.
     pub reporting: usize,
@@ -68,7 +68,9 @@ impl Fleet {
     /// Merges what pods say, as it is at `now`.
     #[must_use]
     pub fn of(pods: &[PodView], now: EpochMs) -> Self {
-        let serving: Vec<&PodView> = pods.iter().filter(|p| p.ready && !p.terminating).collect();
+        // A pod that has only just become ready is asked within a second; until then it is as if it were not ready yet.
+        let asked = |p: &&PodView| p.silent || p.state.is_some();
+        let serving: Vec<&PodView> = pods.iter().filter(|p| p.ready && !p.terminating).filter(asked).collect();
         let states: Vec<Arc<StateReport>> = serving.iter().filter(|p| !p.silent).filter_map(|p| p.state.clone()).collect();
         let (mut providers, mut connections, mut rules) = (Vec::new(), Vec::new(), Vec::new());
         for state in &states {
@@ -220,7 +222,8 @@ mod tests {
     #[test]
     fn what_has_passed_ends_without_a_word_of_the_pod() {
         let lock = |until| LockoutState { model: "m".into(), until: Some(EpochMs(until)), ..LockoutState::default() };
-        let mut p = pod(vec![ConnectionState { lockouts: vec![lock(10_000), lock(40_000)], ..connection(ConnectionPhase::Cooling, Some(20_000)) }]);
+        let mut p =
+            pod(vec![ConnectionState { lockouts: vec![lock(10_000), lock(40_000)], ..connection(ConnectionPhase::Cooling, Some(20_000)) }]);
         let mut state = StateReport::clone(p.state.as_ref().unwrap());
         state.providers = vec![ProviderState {
             name: "p".into(),

@@ -239,8 +239,11 @@ impl Caches {
         let on_dirty = self.on_dirty.clone();
         let reflect = Reflect {
             api: self.api::<KubePod>(scope),
-            config: watcher::Config::default()
-                .labels(&format!("app.kubernetes.io/managed-by={},app.kubernetes.io/name={}", build::MANAGED_BY, names::GATEWAY)),
+            config: watcher::Config::default().labels(&format!(
+                "app.kubernetes.io/managed-by={},app.kubernetes.io/name={}",
+                build::MANAGED_BY,
+                names::GATEWAY
+            )),
             store: self.pods.clone(),
             keep: Arc::new(pod),
             on_change: Arc::new(move |key, _, _| on_dirty(&key.0, Work::Report)),
@@ -308,7 +311,12 @@ impl Caches {
             watch
         });
         *watch.references.write().unwrap_or_else(PoisonError::into_inner) = references.clone();
-        watch.config_maps.retain(|name, stop| references.config_maps.contains(name) || { stop.cancel(); false });
+        watch.config_maps.retain(|name, stop| {
+            references.config_maps.contains(name) || {
+                stop.cancel();
+                false
+            }
+        });
         for name in &references.config_maps {
             if !watch.config_maps.contains_key(name) {
                 let stop = watch.stop.child_token();
@@ -320,7 +328,7 @@ impl Caches {
     }
 
     fn watch_secrets(&self, namespace: &str, watch: &NamespaceWatch) {
-        let references = watch.references.clone();
+        let (references, concerned) = (watch.references.clone(), watch.references.clone());
         let on_dirty = self.on_dirty.clone();
         let reflect = Reflect {
             api: Api::<Secret>::namespaced(self.client.clone(), namespace),
@@ -329,8 +337,8 @@ impl Caches {
             store: self.secrets.clone(),
             keep: Arc::new(move |secret| strip(secret, &references.read().unwrap_or_else(PoisonError::into_inner))),
             on_change: Arc::new(move |key: &Key, before: Option<&CachedSecret>, after: Option<&CachedSecret>| {
-                let matters = |s: Option<&CachedSecret>| s.is_some_and(|s| s.secret.data.as_ref().is_some_and(|d| !d.is_empty()));
-                if matters(before) || matters(after) {
+                let references = concerned.read().unwrap_or_else(PoisonError::into_inner);
+                if [before, after].into_iter().flatten().any(|s| references.concerns(&s.secret)) {
                     on_dirty(&key.0, Work::Full);
                 }
             }),
@@ -396,6 +404,34 @@ pub struct Gathered {
     pub resources: Resources,
     /// Stored objects that cannot be read: who, and why.
     pub broken: Vec<(ObjectKey, ObjectMeta, String)>,
+}
+
+impl Gathered {
+    /// Which objects there are, in which generation.
+    #[must_use]
+    pub fn identities(&self) -> BTreeSet<(ObjectKind, &str, i64)> {
+        fn of<K: Resource>(kind: ObjectKind, objects: &[Arc<K>]) -> impl Iterator<Item = (ObjectKind, &str, i64)> {
+            objects.iter().map(move |o| identity(kind, o.meta()))
+        }
+        let r = &self.resources;
+        of(ObjectKind::ResilienceSettings, &r.settings)
+            .chain(of(ObjectKind::Provider, &r.providers))
+            .chain(of(ObjectKind::Connection, &r.connections))
+            .chain(of(ObjectKind::Combo, &r.combos))
+            .chain(of(ObjectKind::OperatorErrorRule, &r.rules))
+            .chain(self.broken.iter().map(|(key, meta, _)| identity(key.kind, meta)))
+            .collect()
+    }
+
+    /// Whether both are about the same generations of the same objects.
+    #[must_use]
+    pub fn has_same_objects(&self, other: &Self) -> bool {
+        self.identities() == other.identities()
+    }
+}
+
+fn identity(kind: ObjectKind, meta: &ObjectMeta) -> (ObjectKind, &str, i64) {
+    (kind, meta.uid.as_deref().unwrap_or_default(), meta.generation.unwrap_or(0))
 }
 
 fn readable<K>(

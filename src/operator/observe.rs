@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::metrics::Metrics;
-use crate::resilience::StateReport;
+use crate::resilience::{Checkpoint, StateReport};
 use crate::snapshot::Secret;
 
 /// Pause between two looks at a pod.
@@ -130,6 +130,25 @@ impl Observer {
     #[must_use]
     pub fn is_silent(&self, uid: &str) -> bool {
         self.shared.known().get(uid).is_some_and(|k| k.silent)
+    }
+
+    /// The checkpoint of a pod.
+    pub async fn checkpoint(&self, target: &Target) -> Option<Checkpoint> {
+        let _permit = self.shared.permits.acquire().await.ok()?;
+        let body = match self.shared.get(target, "/checkpoint", None).await {
+            Ok((StatusCode::OK, _, body)) => body,
+            Ok((status, ..)) => {
+                tracing::warn!(namespace = %target.namespace, pod = %target.ip, %status, "a gateway pod did not tell its checkpoint");
+                return None;
+            }
+            Err(error) => {
+                tracing::warn!(namespace = %target.namespace, pod = %target.ip, %error, "a gateway pod did not tell its checkpoint");
+                return None;
+            }
+        };
+        Checkpoint::from_json(&body)
+            .inspect_err(|error| tracing::warn!(namespace = %target.namespace, pod = %target.ip, %error, "a gateway pod's checkpoint"))
+            .ok()
     }
 
     /// Asks until `stop`. A standby asks as well: it must know everything in the moment it takes over.

@@ -14,12 +14,22 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::object::ObjectKey;
+use super::events::Notice;
+use super::object::{ObjectKey, ObjectKind};
 
 /// Most entries; one per object, so only a namespace full of objects reaches it.
 pub const CAPACITY: usize = 50_000;
 /// Least time between two writes of one object that say nothing new.
 pub const REPEAT_INTERVAL: Duration = Duration::from_secs(5);
+/// The same for rules, whose counters grow with every error.
+pub const RULE_INTERVAL: Duration = Duration::from_secs(60);
+
+const fn repeat_interval(kind: ObjectKind) -> Duration {
+    match kind {
+        ObjectKind::OperatorErrorRule => RULE_INTERVAL,
+        _ => REPEAT_INTERVAL,
+    }
+}
 
 /// How urgent a status is, most urgent first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -43,6 +53,8 @@ pub struct StatusWrite {
     pub resource_version: String,
     /// The whole status.
     pub status: Value,
+    /// What to tell once it is written.
+    pub notices: Vec<Notice>,
 }
 
 /// What to do now.
@@ -155,7 +167,7 @@ impl Queue {
                 class = Class::Repeat;
             }
             if class == Class::Repeat {
-                due = due.max(history.at + REPEAT_INTERVAL);
+                due = due.max(history.at + repeat_interval(write.key.kind));
             }
         }
         self.insert(write, class, due)
@@ -271,7 +283,6 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
-    use super::super::object::ObjectKind;
     use super::*;
     use serde_json::json;
 
@@ -280,6 +291,7 @@ mod tests {
             key: ObjectKey { namespace: "a".into(), kind: ObjectKind::Connection, name: name.into() },
             resource_version: rv.to_string(),
             status: json!({"v": value}),
+            notices: Vec::new(),
         }
     }
 

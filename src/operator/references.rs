@@ -48,10 +48,26 @@ impl References {
     /// Whether the value of a key is needed.
     #[must_use]
     pub fn wants(&self, secret: &Secret, key: &str) -> bool {
-        let name = secret.metadata.name.as_deref().unwrap_or_default();
-        let client_key = || secret.metadata.labels.as_ref().and_then(|l| l.get(LABEL_API_KEY)).is_some_and(|v| v == "true");
-        name == names::MANAGEMENT || self.secrets.get(name).is_some_and(|keys| keys.contains(key)) || (key == "key" && client_key())
+        let name = name(secret);
+        name == names::MANAGEMENT
+            || self.secrets.get(name).is_some_and(|keys| keys.contains(key))
+            || (key == "key" && is_client_key(secret))
     }
+
+    /// Whether a change of the Secret matters at all: also one without the key that something refers to.
+    #[must_use]
+    pub fn concerns(&self, secret: &Secret) -> bool {
+        let name = name(secret);
+        name == names::MANAGEMENT || self.secrets.contains_key(name) || is_client_key(secret)
+    }
+}
+
+fn name(secret: &Secret) -> &str {
+    secret.metadata.name.as_deref().unwrap_or_default()
+}
+
+fn is_client_key(secret: &Secret) -> bool {
+    secret.metadata.labels.as_ref().and_then(|l| l.get(LABEL_API_KEY)).is_some_and(|v| v == "true")
 }
 
 #[cfg(test)]

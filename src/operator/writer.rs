@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::error::{Error, Retry, call};
+use super::events::Events;
 use super::leader::Leadership;
 use super::metrics::Metrics;
 use super::object::ObjectKey;
@@ -39,14 +40,15 @@ struct Shared {
     queue: Mutex<Queue>,
     wake: Notify,
     on_stale: OnStale,
+    events: Events,
 }
 
 impl Writer {
     /// A writer with an empty queue; [`Self::run`] makes it work.
     #[must_use]
-    pub fn new(client: Client, leadership: Leadership, metrics: Arc<Metrics>, on_stale: OnStale) -> Self {
+    pub fn new(client: Client, leadership: Leadership, metrics: Arc<Metrics>, events: Events, on_stale: OnStale) -> Self {
         let queue = Mutex::new(Queue::new(Instant::now()));
-        Self { shared: Arc::new(Shared { client, leadership, metrics, queue, wake: Notify::new(), on_stale }) }
+        Self { shared: Arc::new(Shared { client, leadership, metrics, queue, wake: Notify::new(), on_stale, events }) }
     }
 
     /// Asks for a status to be written.
@@ -124,10 +126,11 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn write(&self, write: StatusWrite, class: Class) {
+    async fn write(&self, mut write: StatusWrite, class: Class) {
         let kind = write.key.kind.name();
         match self.patch(&write).await {
             Ok(resource_version) => {
+                std::mem::take(&mut write.notices).into_iter().for_each(|notice| self.events.tell(notice));
                 self.metrics.status_write(kind, "Written");
                 tracing::debug!(object = %write.key, ?class, "status written");
                 self.queue().written(write, &resource_version, Instant::now());

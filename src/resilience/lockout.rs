@@ -106,7 +106,7 @@ pub fn family_of<'a>(model: &str, families: &'a [QuotaFamily]) -> Option<&'a str
 }
 
 /// `*` stands for any text; everything else is literal.
-fn glob_matches(glob: &str, text: &str) -> bool {
+pub fn glob_matches(glob: &str, text: &str) -> bool {
     let mut parts = glob.split('*');
     let Some(rest) = parts.next().and_then(|first| text.strip_prefix(first)) else { return false };
     let mut parts: Vec<&str> = parts.collect();

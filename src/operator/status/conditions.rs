@@ -50,6 +50,17 @@ impl Said {
         Self { status: Tri::False, reason: reason.to_string(), message: message.into() }
     }
 
+    /// What a condition said before.
+    #[must_use]
+    pub fn again(condition: &Condition) -> Self {
+        let status = match condition.status.as_str() {
+            "True" => Tri::True,
+            "False" => Tri::False,
+            _ => Tri::Unknown,
+        };
+        Self { status, reason: condition.reason.clone(), message: condition.message.clone() }
+    }
+
     /// Unknown, with a reason.
     pub fn unknown(reason: impl ToString, message: impl Into<String>) -> Self {
         Self { status: Tri::Unknown, reason: reason.to_string(), message: message.into() }

@@ -1,0 +1,144 @@
+//! The checkpoint ConfigMap: what pods know, so that their successors know it as well.
+//!
+//! It is fed from the pods, written at most once in five seconds and only when its content changed, and mounted into every pod.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::time::{Duration, Instant};
+
+use flate2::read::GzDecoder;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::ConfigMap;
+
+use super::apply::Owner;
+use super::build::{Meta, compress, names};
+use super::child::{Child, ChildKind};
+use crate::resilience::Checkpoint;
+
+/// Least time between two writes.
+pub const INTERVAL: Duration = Duration::from_secs(5);
+/// A ConfigMap holds at most 1 MiB.
+const MAX_BYTES: usize = 1 << 20;
+/// A checkpoint that unpacks to more than this is not ours.
+const MAX_JSON_BYTES: u64 = 64 << 20;
+
+/// When to ask the pods for their checkpoint. Pure.
+#[derive(Debug, Default)]
+pub struct Pace {
+    changed: bool,
+    last: Option<Instant>,
+}
+
+impl Pace {
+    /// The state of a pod changed.
+    pub fn changed(&mut self) {
+        self.changed = true;
+    }
+
+    /// When to ask; `None` while nothing changes.
+    #[must_use]
+    pub fn due(&self, now: Instant) -> Option<Instant> {
+        self.changed.then(|| self.last.map_or(now, |last| (last + INTERVAL).max(now)))
+    }
+
+    /// The pods are being asked.
+    pub fn begun(&mut self, now: Instant) {
+        self.changed = false;
+        self.last = Some(now);
+    }
+}
+
+/// The memory of all pods as one. The time of the export is that of the newest.
+#[must_use]
+pub fn merged(parts: &[Checkpoint]) -> Option<Checkpoint> {
+    parts.iter().cloned().reduce(|a, b| a.merge(&b))
+}
+
+/// What a checkpoint says, without the time at which it was said: equal content is not written again.
+#[must_use]
+pub fn content(checkpoint: &Checkpoint) -> Checkpoint {
+    Checkpoint { exported_ms: 0, ..checkpoint.clone() }
+}
+
+/// Why a checkpoint is not written.
+#[derive(thiserror::Error, Debug)]
+pub enum PackError {
+    /// It cannot be represented in JSON.
+    #[error("packing the checkpoint: {0}")]
+    Encode(#[from] serde_json::Error),
+    /// It does not fit.
+    #[error("packing the checkpoint: {bytes} bytes are more than a ConfigMap holds (1,048,576); the last one stays")]
+    TooLarge {
+        /// Compressed size.
+        bytes: usize,
+    },
+}
+
+/// The ConfigMap.
+///
+/// # Errors
+/// If it does not fit.
+pub fn child(owner: &Owner, checkpoint: &Checkpoint) -> Result<Child, PackError> {
+    let gzip = compress(&serde_json::to_vec(checkpoint)?);
+    if gzip.len() > MAX_BYTES {
+        return Err(PackError::TooLarge { bytes: gzip.len() });
+    }
+    let object = ConfigMap {
+        metadata: Meta::new(owner).object(names::CHECKPOINT),
+        binary_data: Some(BTreeMap::from([(names::CHECKPOINT_KEY.to_owned(), ByteString(gzip))])),
+        ..ConfigMap::default()
+    };
+    Ok(Child::new(ChildKind::ConfigMap, names::CHECKPOINT, &object)?)
+}
+
+/// Reads a checkpoint back; one that cannot be read is as good as none.
+#[must_use]
+pub fn unpack(map: &ConfigMap) -> Option<Checkpoint> {
+    let gzip = &map.binary_data.as_ref()?.get(names::CHECKPOINT_KEY)?.0;
+    let mut json = Vec::new();
+    GzDecoder::new(gzip.as_slice()).take(MAX_JSON_BYTES).read_to_end(&mut json).ok()?;
+    Checkpoint::from_json(&json).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resilience::RuleMemory;
+
+    fn checkpoint(matches: u64, exported_ms: i64) -> Checkpoint {
+        Checkpoint {
+            version: 1,
+            exported_ms,
+            rules: [("r".to_owned(), RuleMemory { matches, ..RuleMemory::default() })].into(),
+            ..Checkpoint::default()
+        }
+    }
+
+    #[test]
+    fn at_most_one_write_in_five_seconds_and_none_at_rest() {
+        let t = Instant::now();
+        let mut pace = Pace::default();
+        assert_eq!(pace.due(t), None);
+        pace.changed();
+        assert_eq!(pace.due(t), Some(t));
+        pace.begun(t);
+        assert_eq!(pace.due(t), None);
+        pace.changed();
+        assert_eq!(pace.due(t + Duration::from_secs(1)), Some(t + INTERVAL));
+        assert_eq!(pace.due(t + Duration::from_secs(9)), Some(t + Duration::from_secs(9)));
+    }
+
+    #[test]
+    fn a_checkpoint_survives_the_config_map() {
+        let owner = Owner { namespace: "a".into(), name: "default".into(), uid: "u".into() };
+        let all = merged(&[checkpoint(1, 5), checkpoint(3, 4)]).unwrap();
+        let child = child(&owner, &all).unwrap();
+        let map: ConfigMap = serde_json::from_value(child.body.clone()).unwrap();
+        assert_eq!(unpack(&map), Some(all.clone()));
+        assert_eq!(all.rules["r"].matches, 3);
+        assert_eq!(content(&checkpoint(3, 1)), content(&checkpoint(3, 2)));
+        assert_ne!(content(&checkpoint(3, 1)), content(&checkpoint(4, 1)));
+        assert_eq!(unpack(&ConfigMap::default()), None);
+        assert_eq!(merged(&[]), None);
+    }
+}

@@ -1,0 +1,523 @@
+//! Brings one namespace up to date: gather, compile, build, apply, report.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Read;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use flate2::read::GzDecoder;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret as KubeSecret};
+use kube::{Api, Client, ResourceExt};
+use tokio::sync::Mutex as AsyncMutex;
+
+use super::apply::{Applier, Owner};
+use super::build::{self, Delivery, Intent, Size, names};
+use super::checkpoint::{self, Pace};
+use super::child::{Child, ChildKind, Live};
+use super::credentials::Keys;
+use super::engine::{Census, Outcome, Todo};
+use super::error::{CALL_TIMEOUT, Error, Retry, call};
+use super::fleet::{Fleet, PodView};
+use super::gather::{Caches, Gathered, Pod};
+use super::leader::Leadership;
+use super::metrics::Metrics;
+use super::object::ObjectKind;
+use super::observe::{Observer, Target};
+use super::report::{Memory, Report};
+use super::schedule::Work;
+use super::status::{Rollout, Trouble, World};
+use super::writer::Writer;
+use crate::api::ResilienceSettings;
+use crate::api::time::EpochMs;
+use crate::compile::{Compiled, Environment, Finding, Options, Severity, compile};
+use crate::resilience::Checkpoint;
+use crate::snapshot::{Command, Snapshot};
+
+/// No ready pod for this long: the gateway is deserted, and statuses say so.
+const DESERTED: Duration = Duration::from_secs(10);
+/// Deployments that may roll at the same time because of a new image of the operator (decisions 10.9).
+const ROLLING: usize = 5;
+/// When a Deployment that has to wait for others is looked at again.
+const ROLL_RETRY: Duration = Duration::from_secs(5);
+
+/// What the operator was told at its start.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Namespace of the operator.
+    pub namespace: String,
+    /// Image of gateway pods.
+    pub image: String,
+    /// Its pull policy.
+    pub pull_policy: String,
+    /// Defaults of settings.
+    pub environment: Environment,
+}
+
+/// The parts that a worker uses.
+pub struct Parts {
+    /// Client without retries.
+    pub client: Client,
+    /// Watch caches.
+    pub caches: Arc<Caches>,
+    /// Writes children.
+    pub applier: Applier,
+    /// Writes statuses.
+    pub writer: Writer,
+    /// Asks pods.
+    pub observer: Observer,
+    /// Whether writing is allowed.
+    pub leadership: Leadership,
+    /// What is to be done.
+    pub todo: Todo,
+    /// Metrics.
+    pub metrics: Arc<Metrics>,
+    /// Counts of objects.
+    pub census: Arc<Census>,
+    /// Settings.
+    pub settings: Settings,
+}
+
+/// Does the work.
+pub struct Worker {
+    parts: Parts,
+    states: Mutex<HashMap<String, Arc<AsyncMutex<State>>>>,
+}
+
+/// What is remembered of a namespace.
+#[derive(Default)]
+struct State {
+    /// The last full look.
+    current: Option<Current>,
+    /// Commands with the times at which they were accepted; `None` = not read back yet.
+    accepted: Option<Vec<Command>>,
+    /// The snapshot that was delivered last.
+    delivered: Option<Arc<Delivery>>,
+    memory: Memory,
+    /// Since when no pod has been ready.
+    deserted: Option<Instant>,
+    pace: Pace,
+    /// Versions of pods at the last look, by their snapshot and version.
+    versions: Vec<u64>,
+    /// Content of the checkpoint that was written last.
+    checkpoint: Option<Checkpoint>,
+}
+
+/// The result of the last full look at a namespace.
+struct Current {
+    gathered: Gathered,
+    snapshot: Snapshot,
+    findings: Vec<Finding>,
+    gateway: Option<(Owner, Arc<ResilienceSettings>)>,
+    hash: Option<String>,
+    trouble: Option<Trouble>,
+}
+
+impl Worker {
+    /// A worker.
+    #[must_use]
+    pub fn new(parts: Parts) -> Self {
+        Self { parts, states: Mutex::default() }
+    }
+
+    /// Namespaces that have something of ours.
+    #[must_use]
+    pub fn namespaces(&self) -> Vec<String> {
+        self.parts.caches.namespaces().into_iter().collect()
+    }
+
+    /// Another replica may have written meanwhile: what was remembered of written things is worthless.
+    pub fn leadership_changed(&self) {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    fn state(&self, namespace: &str) -> Arc<AsyncMutex<State>> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner).entry(namespace.to_owned()).or_default().clone()
+    }
+
+    /// Does a piece of work. A standby only keeps its caches warm.
+    ///
+    /// # Errors
+    /// The first failed step; what does not depend on it was done nevertheless.
+    pub async fn work(&self, namespace: &str, work: Work) -> Result<Outcome, Error> {
+        if !self.parts.caches.sync.is_synced() {
+            self.parts.todo.at(namespace, Work::Full, Instant::now() + Duration::from_millis(200));
+            return Ok(Outcome::Done);
+        }
+        if !self.parts.leadership.may_write() {
+            self.parts.caches.gather(namespace).await?;
+            return Ok(Outcome::Done);
+        }
+        let state = self.state(namespace);
+        let mut state = state.lock().await;
+        let gathered = self.parts.caches.gather(namespace).await?;
+        let outcome = match &mut state.current {
+            // Only statuses have changed since the objects were compiled: they are compared with what the caches show now.
+            Some(current) if work == Work::Report && current.gathered.has_same_objects(&gathered) => {
+                current.gathered = gathered;
+                Ok(())
+            }
+            _ => self.full(namespace, gathered, &mut state).await,
+        };
+        if state.current.as_ref().is_some_and(|c| c.is_empty()) {
+            self.forget(namespace);
+            return Ok(Outcome::Gone);
+        }
+        self.report(namespace, &mut state);
+        self.write_checkpoint(namespace, &mut state).await;
+        outcome.map(|()| Outcome::Done)
+    }
+
+    fn forget(&self, namespace: &str) {
+        self.parts.caches.leave(namespace);
+        self.parts.census.set(namespace, None);
+        self.states.lock().unwrap_or_else(PoisonError::into_inner).remove(namespace);
+    }
+
+    /// Compile, build, apply.
+    async fn full(&self, namespace: &str, gathered: Gathered, state: &mut State) -> Result<(), Error> {
+        let gateway = in_force(namespace, &gathered);
+        let mut trouble = Problems::default();
+        let keys = match &gateway {
+            Some((owner, _)) => trouble.note(self.keys(owner).await)?,
+            None => None,
+        };
+        if state.accepted.is_none() && gateway.is_some() {
+            state.accepted = Some(self.accepted(namespace).await?);
+        }
+        let options = Options {
+            environment: self.parts.settings.environment.clone(),
+            fingerprint_key: keys.as_ref().map(|k| k.fingerprint_key.expose().as_bytes().to_vec()).unwrap_or_default(),
+            accepted: state.accepted.clone().unwrap_or_default(),
+            now: now(),
+            internal_key: keys.as_ref().map(Keys::digest),
+        };
+        let Compiled { snapshot, mut findings, .. } = compile(&gathered.resources, &options);
+        if let (Some((owner, settings)), Some(_)) = (&gateway, &keys) {
+            self.deliver(owner, settings, &snapshot, state, &mut findings, &mut trouble).await?;
+            state.accepted = Some(snapshot.commands.clone());
+        }
+        let hash = state.delivered.as_ref().filter(|_| gateway.is_some()).map(|d| d.hash.clone());
+        let (trouble, outcome) = trouble.finish();
+        state.current = Some(Current { gathered, snapshot, findings, gateway, hash, trouble });
+        outcome
+    }
+
+    /// The keys of a gateway; mints them at the first contact.
+    async fn keys(&self, owner: &Owner) -> Result<Keys, Error> {
+        let cached = self.parts.caches.secrets.get(&owner.namespace, names::MANAGEMENT);
+        let keys = Keys::complete(cached.as_ref().map(|c| c.secret.as_ref()))?;
+        let child = keys.child(owner)?;
+        self.apply(owner, &child).await?;
+        Ok(keys)
+    }
+
+    /// The commands that the delivered snapshot carries, with the times at which they were accepted.
+    async fn accepted(&self, namespace: &str) -> Result<Vec<Command>, Error> {
+        let doing = || format!("reading Secret `{namespace}/{}`", names::CONFIG);
+        let api: Api<KubeSecret> = Api::namespaced(self.parts.client.clone(), namespace);
+        let secret = call(doing, CALL_TIMEOUT, api.get_opt(names::CONFIG)).await?;
+        let unpacked = secret.and_then(|s| unpack(&s));
+        Ok(unpacked.map(|s| s.commands).unwrap_or_default())
+    }
+
+    /// Builds and applies the children.
+    async fn deliver(
+        &self,
+        owner: &Owner,
+        settings: &ResilienceSettings,
+        snapshot: &Snapshot,
+        state: &mut State,
+        findings: &mut Vec<Finding>,
+        trouble: &mut Problems,
+    ) -> Result<(), Error> {
+        let encode = |source| Error::Encode { what: format!("the objects of namespace `{}`", owner.namespace), source };
+        let wanted = Arc::new(Delivery::pack(snapshot).map_err(encode)?);
+        let fits = judge_size(&wanted, snapshot, &owner.name, findings, trouble);
+        let delivery = if fits { wanted.clone() } else { state.delivered.clone().unwrap_or_else(|| wanted.clone()) };
+        let intent = Intent {
+            owner,
+            gateway: &settings.spec.gateway,
+            default_image: &self.parts.settings.image,
+            pull_policy: &self.parts.settings.pull_policy,
+            operator_namespace: &self.parts.settings.namespace,
+            delivery: &delivery,
+        };
+        let children = build::children(&intent).map_err(encode)?;
+        for child in &children {
+            let is_config = child.kind == ChildKind::Secret;
+            if is_config && !fits && state.delivered.is_none() {
+                continue;
+            }
+            if self.must_wait(owner, child) {
+                self.parts.todo.at(&owner.namespace, Work::Full, Instant::now() + ROLL_RETRY);
+                continue;
+            }
+            let applied = self.apply(owner, child).await;
+            if trouble.note(applied)?.is_some() && is_config {
+                state.delivered = Some(delivery.clone());
+            }
+        }
+        for kind in build::OPTIONAL {
+            if children.iter().any(|c| c.kind == kind) {
+                continue;
+            }
+            if let Some(live) = self.parts.caches.child(kind, &owner.namespace, names::GATEWAY) {
+                let deleted = self.parts.applier.delete(owner, kind, names::GATEWAY, &live).await;
+                trouble.note(deleted)?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn apply(&self, owner: &Owner, child: &Child) -> Result<(), Error> {
+        let live = self.parts.caches.child(child.kind, &owner.namespace, &child.name);
+        let written = self.parts.applier.apply(owner, child, live.as_deref()).await;
+        match written {
+            Ok(None) => Ok(()),
+            Ok(Some(live)) => {
+                self.parts.metrics.child_write(child.kind.name(), "Written");
+                self.parts.caches.wrote(child.kind, &owner.namespace, &child.name, Some(live));
+                Ok(())
+            }
+            Err(error) => {
+                self.parts.metrics.child_write(child.kind.name(), error.reason());
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether a Deployment has to wait with a new image until others have rolled.
+    fn must_wait(&self, owner: &Owner, child: &Child) -> bool {
+        if child.kind != ChildKind::Deployment {
+            return false;
+        }
+        let image = |content: &serde_json::Value| content.pointer("/spec/template/spec/containers/0/image").cloned();
+        let Some(live) = self.parts.caches.child(ChildKind::Deployment, &owner.namespace, &child.name) else { return false };
+        if image(&live.content) == image(&child.body) {
+            return false;
+        }
+        let Some(all) = self.parts.caches.children.get(&ChildKind::Deployment) else { return false };
+        let rolling = |live: &Live| {
+            let r = Rollout::of(&live.content, live.status.as_ref());
+            !r.observed || r.updated < r.wanted || r.ready < r.wanted
+        };
+        all.all().into_iter().filter(|((ns, _), live)| *ns != owner.namespace && rolling(live)).count() >= ROLLING
+    }
+
+    /// Statuses of all objects.
+    fn report(&self, namespace: &str, state: &mut State) {
+        let Some(current) = &state.current else { return };
+        let parts = &self.parts;
+        let (views, versions) = self.views(namespace);
+        if versions != state.versions {
+            state.versions = versions;
+            state.pace.changed();
+        }
+        let now = now();
+        let fleet = Fleet::of(&views, now);
+        let deserted = if fleet.ready > 0 {
+            state.deserted = None;
+            false
+        } else {
+            let since = *state.deserted.get_or_insert_with(Instant::now);
+            let left = DESERTED.saturating_sub(since.elapsed());
+            if !left.is_zero() {
+                parts.todo.at(namespace, Work::Report, Instant::now() + left);
+            }
+            left.is_zero()
+        };
+        let world = World {
+            snapshot: &current.snapshot,
+            findings: World::sort_findings(&current.findings),
+            gateway: current.gateway.as_ref().map(|(owner, _)| owner.name.as_str()),
+            fleet: &fleet,
+            trouble: current.trouble.as_ref(),
+            deserted,
+            now,
+        };
+        let findings: Vec<&Finding> =
+            current.findings.iter().filter(|f| f.kind == ObjectKind::ResilienceSettings.name() || f.kind == "Secret").collect();
+        let deployment = parts.caches.child(ChildKind::Deployment, namespace, names::GATEWAY);
+        let report = Report {
+            namespace,
+            world: &world,
+            rollout: deployment.map(|d| Rollout::of(&d.content, d.status.as_ref())),
+            hash: current.hash.as_deref(),
+            findings: &findings,
+            writer: &parts.writer,
+        };
+        let (counts, patience) = report.objects(&current.gathered.resources, &current.gathered.broken, &mut state.memory);
+        parts.census.set(namespace, Some(counts));
+        for at in [fleet.next_change, patience].into_iter().flatten() {
+            parts.todo.at(namespace, Work::Report, Instant::now() + Duration::from_millis(at.since(now)));
+        }
+    }
+
+    /// The pods of a namespace as the observer knows them, and a fingerprint of what they said.
+    fn views(&self, namespace: &str) -> (Vec<PodView>, Vec<u64>) {
+        let mut versions = Vec::new();
+        let views = self
+            .parts
+            .caches
+            .pods
+            .namespace(namespace)
+            .into_iter()
+            .map(|(_, pod)| {
+                let state = self.parts.observer.get(&pod.uid).map(|o| o.state);
+                versions.extend(state.as_ref().map(|s| s.version));
+                PodView { ready: pod.ready, terminating: pod.terminating, silent: self.parts.observer.is_silent(&pod.uid), state }
+            })
+            .collect();
+        (views, versions)
+    }
+
+    /// Asks the pods for their checkpoint and writes it, if it is time and something changed.
+    async fn write_checkpoint(&self, namespace: &str, state: &mut State) {
+        let Some((owner, _)) = state.current.as_ref().and_then(|c| c.gateway.as_ref()) else { return };
+        let owner = owner.clone();
+        let now = Instant::now();
+        match state.pace.due(now) {
+            None => return,
+            Some(at) if at > now => {
+                self.parts.todo.at(namespace, Work::Report, at);
+                return;
+            }
+            Some(_) => state.pace.begun(now),
+        }
+        let mut parts = Vec::new();
+        for (_, pod) in self.parts.caches.pods.namespace(namespace) {
+            if let Some(target) = target(namespace, &pod).filter(|_| pod.ready) {
+                parts.extend(self.parts.observer.checkpoint(&target).await);
+            }
+        }
+        let Some(merged) = checkpoint::merged(&parts) else { return };
+        if let Err(error) = self.put_checkpoint(&owner, &merged, state).await {
+            if !matches!(error, Error::NotLeader { .. }) {
+                tracing::warn!(namespace, %error, "the checkpoint could not be written, trying again");
+                self.parts.todo.at(namespace, Work::Report, now + checkpoint::INTERVAL);
+            }
+            state.pace.changed();
+        }
+    }
+
+    async fn put_checkpoint(&self, owner: &Owner, merged: &Checkpoint, state: &mut State) -> Result<(), Error> {
+        let content = checkpoint::content(merged);
+        if state.checkpoint.is_none() {
+            let doing = || format!("reading ConfigMap `{}/{}`", owner.namespace, names::CHECKPOINT);
+            let api: Api<ConfigMap> = Api::namespaced(self.parts.client.clone(), &owner.namespace);
+            let there = call(doing, CALL_TIMEOUT, api.get_opt(names::CHECKPOINT)).await?;
+            state.checkpoint = there.and_then(|m| checkpoint::unpack(&m)).map(|c| checkpoint::content(&c));
+        }
+        if state.checkpoint.as_ref() == Some(&content) {
+            return Ok(());
+        }
+        match checkpoint::child(owner, merged) {
+            Ok(child) => {
+                self.apply(owner, &child).await?;
+                state.checkpoint = Some(content);
+            }
+            Err(error) => tracing::error!(namespace = %owner.namespace, %error, "the checkpoint is not written"),
+        }
+        Ok(())
+    }
+}
+
+impl Current {
+    fn is_empty(&self) -> bool {
+        self.gathered.identities().is_empty()
+    }
+}
+
+/// Where a pod can be asked.
+#[must_use]
+pub fn target(namespace: &str, pod: &Pod) -> Option<Target> {
+    let ip: IpAddr = pod.ip?;
+    (pod.running && !pod.terminating).then(|| Target { namespace: namespace.to_owned(), uid: pod.uid.clone(), ip })
+}
+
+/// The ResilienceSettings that is the gateway: the oldest that is not being deleted.
+fn in_force(namespace: &str, gathered: &Gathered) -> Option<(Owner, Arc<ResilienceSettings>)> {
+    let alive = gathered.resources.settings.iter().filter(|s| s.metadata.deletion_timestamp.is_none());
+    let oldest = alive.min_by_key(|s| (s.metadata.creation_timestamp.as_ref().map(|t| t.0), s.name_any()))?;
+    let owner = Owner { namespace: namespace.to_owned(), name: oldest.name_any(), uid: oldest.metadata.uid.clone().unwrap_or_default() };
+    Some((owner, oldest.clone()))
+}
+
+/// Whether a delivery fits; findings and trouble say what to do when it does not.
+fn judge_size(delivery: &Delivery, snapshot: &Snapshot, settings: &str, findings: &mut Vec<Finding>, trouble: &mut Problems) -> bool {
+    let size = delivery.size();
+    if size == Size::Good {
+        return true;
+    }
+    let largest: Vec<String> = build::largest(snapshot).into_iter().map(|(what, bytes)| format!("{what} ({bytes} bytes)")).collect();
+    let message = format!(
+        "the compressed configuration has {} of at most {} bytes; the largest parts before compression: {}; shorten them or split the namespace",
+        delivery.gzip.len(),
+        build::MAX_BYTES,
+        largest.join(", ")
+    );
+    if size == Size::TooLarge {
+        trouble.stall("SnapshotTooLarge", format!("{message}; the last good configuration stays in force"));
+        return false;
+    }
+    findings.push(Finding {
+        kind: ObjectKind::ResilienceSettings.name().to_owned(),
+        name: settings.to_owned(),
+        field: String::new(),
+        reason: "SnapshotTooLarge".to_owned(),
+        severity: Severity::Warning,
+        message,
+    });
+    true
+}
+
+/// Reads the snapshot of a config Secret; one that cannot be read is as good as none.
+fn unpack(secret: &KubeSecret) -> Option<Snapshot> {
+    let data: &BTreeMap<_, _> = secret.data.as_ref()?;
+    let mut json = Vec::new();
+    GzDecoder::new(data.get(names::CONFIG_KEY)?.0.as_slice()).take(256 << 20).read_to_end(&mut json).ok()?;
+    Snapshot::from_json(&json).ok()
+}
+
+/// Collects what goes wrong with children: one that fails does not keep the others from being applied.
+#[derive(Default)]
+struct Problems {
+    trouble: Option<Trouble>,
+    error: Option<Error>,
+}
+
+impl Problems {
+    /// Takes note of a failed step; `Err` when going on makes no sense.
+    fn note<T>(&mut self, step: Result<T, Error>) -> Result<Option<T>, Error> {
+        let error = match step {
+            Ok(value) => return Ok(Some(value)),
+            Err(error) => error,
+        };
+        if matches!(error, Error::NotLeader { .. } | Error::Timeout { .. }) || error.reason() == "ApiUnreachable" {
+            return Err(error);
+        }
+        // A stale object is nobody's trouble: the next look, a moment later, sees the new one.
+        if error.retry() != Retry::Soon && self.trouble.is_none() {
+            let stalled = matches!(error.reason(), "NameConflict" | "Rejected");
+            self.trouble = Some(Trouble { reason: error.reason().to_owned(), message: error.to_string(), stalled });
+        }
+        if self.error.as_ref().is_none_or(|held| held.retry() == Retry::Soon) {
+            self.error = Some(error);
+        }
+        Ok(None)
+    }
+
+    fn stall(&mut self, reason: &str, message: String) {
+        self.trouble.get_or_insert(Trouble { reason: reason.to_owned(), message, stalled: true });
+    }
+
+    fn finish(self) -> (Option<Trouble>, Result<(), Error>) {
+        (self.trouble, self.error.map_or(Ok(()), Err))
+    }
+}
+
+fn now() -> EpochMs {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    EpochMs(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}
