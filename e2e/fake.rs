@@ -75,16 +75,27 @@ impl<'a> Fake<'a> {
     /// Requests with this credential get this failure.
     pub fn answer(&self, key: &str, status: u16, headers: &[(&str, &str)], message: &str) -> Outcome {
         let headers: serde_json::Map<_, _> = headers.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
-        self.script(&json!({"rules": [{
-            "when": {"key": key},
-            "answer": {"status": status, "headers": headers, "body": {"error": {"message": message}}},
-        }]}))
+        let answer = json!({"status": status, "headers": headers, "body": {"error": {"message": message}}});
+        self.script(&json!({"rules": [{"name": "scenario", "match": {"key": key}, "answers": [answer]}]}))
     }
 
-    /// How many requests have come with this credential.
-    pub fn requests_with(&self, key: &str) -> Outcome<usize> {
-        let log = parse(&self.cluster.service_get(self.namespace, &self.service, "/_control/requests")?)?;
-        let requests = log["requests"].as_array().ok_or_else(|| format!("no requests in {log}"))?;
-        Ok(requests.iter().filter(|request| request["key"] == json!(key)).count())
+    fn requests(&self, query: &str) -> Outcome<Vec<Value>> {
+        let path = format!("/_control/requests?{query}");
+        let log = parse(&self.cluster.service_get(self.namespace, &self.service, &path)?)?;
+        log.as_array().cloned().ok_or_else(|| format!("no list of requests: {log}"))
+    }
+
+    /// The number of the last request that came with this credential, 0 without any. Numbers grow with every request.
+    pub fn last_with(&self, key: &str) -> Outcome<u64> {
+        let requests = self.requests(&format!("key={key}"))?;
+        Ok(requests.iter().filter_map(|request| request["id"].as_u64()).max().unwrap_or_default())
+    }
+
+    /// Waits until a request has come with this credential.
+    pub fn await_with(&self, key: &str) -> Outcome {
+        match self.requests(&format!("key={key}&wait=1"))?.is_empty() {
+            false => Ok(()),
+            true => Err(format!("no request came with {key}")),
+        }
     }
 }

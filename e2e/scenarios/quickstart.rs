@@ -59,9 +59,9 @@ pub fn cools(world: &World) -> Outcome {
     ensure(client.served_by(CLIENT_KEY, "assistant")? == "openai-team-b", || "traffic did not move".to_owned())?;
     let combo = world.cluster.get(TEAM, &["combo", "assistant"])?;
     ensure(condition_status(&combo, "Available") == "True", || format!("the combo can serve: {}", combo["status"]))?;
-    let asked = fake.requests_with("sk-replace-me-a")?;
+    let asked = fake.last_with("sk-replace-me-a")?;
     client.more(50)?;
-    ensure(fake.requests_with("sk-replace-me-a")? == asked, || "a cooling account was asked again".to_owned())?;
+    ensure(fake.last_with("sk-replace-me-a")? <= asked, || "a cooling account was asked again".to_owned())?;
     client.stop().map(drop)
 }
 

@@ -44,7 +44,7 @@ fn checkpoint_text(object: &Value) -> String {
 /// Replaces every gateway pod, and proves that the cooling account is not asked again.
 fn replace_pods_and_ask(world: &World) -> Outcome {
     let fake = world.fake("openai");
-    let asked = fake.requests_with(A_KEY)?;
+    let asked = fake.last_with(A_KEY)?;
     let before = world.gateway_pods()?;
     world.cluster.kubectl(&["delete", "pod", "-n", TEAM, "-l", GATEWAY])?;
     world.await_deployment(TEAM, "omniroute-gateway")?;
@@ -54,7 +54,7 @@ fn replace_pods_and_ask(world: &World) -> Outcome {
     for _ in 0..5 {
         ensure(client.served_by(CLIENT_KEY, "assistant")? == "openai-team-b", || "the cooling account served".to_owned())?;
     }
-    ensure(fake.requests_with(A_KEY)? == asked, || "the cooling account was asked again".to_owned())
+    ensure(fake.last_with(A_KEY)? <= asked, || "the cooling account was asked again".to_owned())
 }
 
 pub fn cooldowns_survive(world: &World) -> Outcome {
