@@ -1,5 +1,7 @@
 //! Logging to standard error: one line per event, for people (`text`) or programs (`json`).
 
+use std::io::IsTerminal;
+
 use tracing_subscriber::EnvFilter;
 
 /// How log lines look.
@@ -16,7 +18,8 @@ pub enum LogFormat {
 /// A second call in the same process changes nothing.
 pub fn init(format: LogFormat) {
     let filter = EnvFilter::try_from_env("OMNIROUTE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let colours = std::io::stderr().is_terminal();
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
     // An error means that a subscriber is installed already: the first one stays.
     let _ = match format {
         LogFormat::Text => builder.with_target(false).try_init(),

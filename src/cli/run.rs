@@ -1,14 +1,167 @@
-//! `omniroute run`.
+//! `omniroute run`: the gateway in one process, configured by files.
 
+mod manifests;
+
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use self::manifests::{Manifests, News};
+use crate::gateway::server::{self, Running, ServerOptions};
+use crate::gateway::store::{Memory, Sqlite, Store};
+use crate::gateway::{Gateway, clock};
+use crate::telemetry::{self, LogFormat};
+
+/// Between two looks at the files. Together with the pause below, a change is live well within a second.
+const POLL: Duration = Duration::from_millis(200);
 
 /// Flags.
 #[derive(clap::Args, Debug)]
-pub struct Args {}
+pub struct Args {
+    /// Manifests: files, or folders of which all YAML and JSON files are read. Changes are taken over while running.
+    #[arg(short = 'f', long = "filename", env = "OMNIROUTE_FILENAME", value_name = "FILE|DIR", required = true, num_args = 1..)]
+    filename: Vec<PathBuf>,
+    /// Address of the proxy port.
+    #[arg(long, env = "OMNIROUTE_LISTEN", default_value = "127.0.0.1:8080")]
+    listen: SocketAddr,
+    /// Address of the management port.
+    #[arg(long, env = "OMNIROUTE_MANAGEMENT", default_value = "127.0.0.1:9090")]
+    management: SocketAddr,
+    /// SQLite file in which cooldowns, lockouts, strikes and terminal states survive a restart.
+    #[arg(long, env = "OMNIROUTE_STATE_FILE", value_name = "FILE")]
+    state_file: Option<PathBuf>,
+    /// The namespace to serve, when the manifests name several.
+    #[arg(long, env = "OMNIROUTE_NAMESPACE")]
+    namespace: Option<String>,
+    /// Serving threads [default: one per core].
+    #[arg(long, env = "OMNIROUTE_THREADS")]
+    threads: Option<NonZeroUsize>,
+    /// How log lines look.
+    #[arg(long, env = "OMNIROUTE_LOG_FORMAT", value_enum, default_value_t)]
+    log_format: LogFormat,
+}
+
+/// Why `run` could not start.
+#[derive(thiserror::Error, Debug)]
+pub enum RunError {
+    /// No event loop.
+    #[error("starting the event loop: {0}")]
+    Runtime(#[source] std::io::Error),
+    /// The metrics clash.
+    #[error("setting up the metrics: {0}")]
+    Metrics(#[from] prometheus::Error),
+    /// The state file.
+    #[error(transparent)]
+    Store(#[from] crate::gateway::store::StoreError),
+    /// What the state file holds.
+    #[error(transparent)]
+    Restore(#[from] crate::gateway::RestoreError),
+    /// A manifest that cannot be read.
+    #[error(transparent)]
+    Manifests(#[from] manifests::ManifestError),
+    /// The configuration cannot be served.
+    #[error(transparent)]
+    Load(#[from] crate::gateway::config::LoadError),
+    /// The ports.
+    #[error(transparent)]
+    Start(#[from] server::StartError),
+}
 
 /// Runs the command.
 #[must_use]
-pub fn run(_args: Args) -> ExitCode {
-    eprintln!("omniroute run is not there yet");
-    ExitCode::FAILURE
+pub fn run(args: Args) -> ExitCode {
+    telemetry::init(args.log_format);
+    match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(RunError::Runtime)
+        .and_then(|rt| rt.block_on(serve(args)))
+    {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("omniroute run: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn serve(args: Args) -> Result<(), RunError> {
+    let gateway = Gateway::new(store(args.state_file.as_deref())?)?;
+    let mut manifests = Manifests::new(args.filename, args.namespace, gateway.identity()?);
+    gateway.prepare_restore(None)?;
+    let first = manifests.read()?;
+    first.log();
+    let generated = first.generated_key.clone();
+    gateway.load(first.snapshot, first.findings)?;
+    gateway.keep_commands()?;
+    let options = ServerOptions { threads: args.threads, ..ServerOptions::local(args.listen, args.management) };
+    let running = server::start(Arc::clone(&gateway), options)?;
+    announce(&running, generated.as_deref());
+    let watching = watch(&gateway, &mut manifests);
+    tokio::select! {
+        () = watching => {}
+        () = stop_signal() => {}
+    }
+    tracing::info!("draining: new connections are refused soon, running requests finish");
+    tokio::select! {
+        () = running.drain() => {}
+        // Who asks twice does not want to wait.
+        () = stop_signal() => {}
+    }
+    Ok(())
+}
+
+/// Where the state is kept.
+pub(super) fn store(file: Option<&Path>) -> Result<Box<dyn Store>, crate::gateway::store::StoreError> {
+    match file {
+        Some(path) => Ok(Box::new(Sqlite::open(path)?)),
+        None => Ok(Box::new(Memory)),
+    }
+}
+
+/// Says on standard output where the gateway is, and the generated key, which belongs in no log.
+fn announce(running: &Running, generated_key: Option<&str>) {
+    println!("omniroute serves http://{}  (management http://{})", running.listen_addr(), running.management_addr());
+    if let Some(key) = generated_key {
+        println!("management key: {key}  (generated, since no API key among the manifests has the scope `management`)");
+    }
+    tracing::info!(listen = %running.listen_addr(), management = %running.management_addr(), "serving");
+}
+
+/// Follows the files for ever. What cannot be served is refused and logged; the last good configuration stays.
+async fn watch(gateway: &Gateway, manifests: &mut Manifests) {
+    loop {
+        tokio::time::sleep(POLL).await;
+        match manifests.changed() {
+            News::Nothing => {}
+            News::Unreadable(why) => gateway.refuse(why),
+            News::Loaded(loaded) => {
+                loaded.log();
+                // A refusal is logged and counted where it happens.
+                if gateway.load(loaded.snapshot, loaded.findings).is_ok() {
+                    tracing::info!(at = %clock::now(), "the changed manifests are live");
+                    if let Err(error) = gateway.keep_commands() {
+                        tracing::error!(%error, "the accepted commands are not stored");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Returns at SIGTERM or SIGINT.
+pub(super) async fn stop_signal() {
+    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+        tracing::error!("signals cannot be received: end this process with SIGKILL");
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
 }

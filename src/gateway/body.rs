@@ -52,6 +52,36 @@ impl Body {
     }
 }
 
+/// Bytes that were read already, and the body that follows them.
+#[derive(Debug)]
+pub struct Chained<B> {
+    prefix: Bytes,
+    rest: B,
+}
+
+impl<B> Chained<B> {
+    /// Puts `prefix` in front of `rest`.
+    pub const fn new(prefix: Bytes, rest: B) -> Self {
+        Self { prefix, rest }
+    }
+}
+
+impl<B> HttpBody for Chained<B>
+where
+    B: HttpBody<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if !self.prefix.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.prefix)))));
+        }
+        Pin::new(&mut self.rest).poll_frame(cx).map(|frame| frame.map(|frame| frame.map_err(Into::into)))
+    }
+}
+
 impl std::fmt::Debug for Body {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self.payload {

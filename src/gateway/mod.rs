@@ -1,18 +1,319 @@
 //! The gateway: server, authentication, pipeline, upstream client, admission, streams, sessions, store, management, metrics.
 
+pub mod admin;
 pub mod admission;
 pub mod answer;
+mod attempt;
+pub mod auth;
 pub mod body;
 pub mod clock;
+pub mod config;
+mod ending;
 pub mod gates;
 pub mod ingest;
+mod live;
 pub mod metrics;
+mod models;
+mod pipeline;
 pub mod queue;
 pub mod relay;
+pub mod server;
+pub mod service;
 pub mod sniff;
+mod state;
 pub mod store;
 pub mod tls;
 pub mod upstream;
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use self::admission::{Buffers, Requests};
+use self::config::{LoadError, Loaded};
+use self::metrics::Metrics;
+use self::store::{Document, Store, StoreError};
+use crate::api::time::EpochMs;
+use crate::resilience::{Checkpoint, Effect, FindingState, Ledger};
+use crate::snapshot::{Command, Snapshot};
+
 /// Any error, for bodies.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Between a change and its write to the store; well below the promised second.
+const SAVE_PAUSE: Duration = Duration::from_millis(250);
+
+/// What the compiler of `run` remembers between two runs of the process.
+#[derive(Clone, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Identity {
+    /// Key of the fingerprints of credentials.
+    pub fingerprint_key: Vec<u8>,
+    /// The commands that were accepted, with their times.
+    pub commands: Vec<Command>,
+}
+
+/// Why the stored state could not be taken over.
+#[derive(thiserror::Error, Debug)]
+pub enum RestoreError {
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// It holds something else.
+    #[error("reading the stored state: {0}; remove the state file to start without it")]
+    Content(String),
+}
+
+/// Why the state could not be written.
+#[derive(thiserror::Error, Debug)]
+pub enum SaveError {
+    /// It has no JSON form.
+    #[error("writing the state as JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// One gateway: what all serving threads share.
+#[derive(Debug)]
+pub struct Gateway {
+    config: ArcSwapOption<Loaded>,
+    /// One load at a time.
+    loading: Mutex<()>,
+    /// What the first load takes over.
+    to_restore: Mutex<Option<Checkpoint>>,
+    ledger: Ledger,
+    metrics: Metrics,
+    requests: Requests,
+    buffers: Buffers,
+    serving: AtomicBool,
+    refused: ArcSwapOption<String>,
+    /// Grows when something changes that the ledger does not know: snapshots, refusals, findings.
+    config_version: AtomicU64,
+    /// Tells `/state?wait` and the store that something changed.
+    changed: Notify,
+    /// See [`Self::state_version`].
+    first_version: u64,
+    store: Box<dyn Store>,
+}
+
+impl Gateway {
+    /// A gateway without a snapshot: it serves only its management port until [`Self::load`].
+    ///
+    /// # Errors
+    /// Only when two metrics of the product had the same name.
+    pub fn new(store: Box<dyn Store>) -> Result<Arc<Self>, prometheus::Error> {
+        Ok(Arc::new(Self {
+            config: ArcSwapOption::empty(),
+            loading: Mutex::new(()),
+            to_restore: Mutex::new(None),
+            ledger: Ledger::new(),
+            metrics: Metrics::new()?,
+            requests: Requests::default(),
+            buffers: Buffers::default(),
+            serving: AtomicBool::new(false),
+            refused: ArcSwapOption::empty(),
+            config_version: AtomicU64::new(0),
+            changed: Notify::new(),
+            first_version: clock::now().since(EpochMs(0)),
+            store,
+        }))
+    }
+
+    /// Serves this snapshot from now on. State of unchanged connections survives. Requests that run finish with what they started with.
+    ///
+    /// # Errors
+    /// Says what cannot be served; the snapshot before stays, and `/state` shows the refusal.
+    pub fn load(&self, snapshot: Snapshot, findings: Vec<FindingState>) -> Result<(), LoadError> {
+        let _one_at_a_time = lock(&self.loading);
+        let now = clock::now();
+        let previous = self.config.load_full();
+        let snapshot = Arc::new(snapshot);
+        let effects = self.ledger.configure(&snapshot, now);
+        let loaded = match Loaded::new(snapshot, findings, &self.ledger, previous.as_deref(), now) {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                if let Some(previous) = previous {
+                    self.apply(&self.ledger.configure(&previous.snapshot, now));
+                }
+                self.refuse(error.to_string());
+                return Err(error);
+            }
+        };
+        self.requests.limit(u64::from(loaded.snapshot.settings.max_concurrent_requests));
+        self.buffers.limit(loaded.snapshot.settings.max_buffered_bytes);
+        self.metrics.loaded(&loaded.hash);
+        self.metrics.prune(loaded.names());
+        if let Some(checkpoint) = lock(&self.to_restore).take() {
+            self.ledger.restore(&checkpoint, now);
+        }
+        self.config.store(Some(Arc::new(loaded)));
+        self.refused.store(None);
+        self.config_version.fetch_add(1, Ordering::Release);
+        self.apply(&effects);
+        self.notify();
+        Ok(())
+    }
+
+    /// Remembers that a newer configuration could not be used; the last good one stays.
+    pub fn refuse(&self, why: String) {
+        tracing::error!(reason = %why, "the new configuration is refused; the last good one stays");
+        self.metrics.refused();
+        self.refused.store(Some(Arc::new(why)));
+        self.config_version.fetch_add(1, Ordering::Release);
+        self.notify();
+    }
+
+    /// Reads what the store kept, merged with `delivered` (the checkpoint of a cluster). The first [`Self::load`] takes it over before the
+    /// gateway is ready, so that a restart never floods what rests.
+    ///
+    /// # Errors
+    /// The store cannot be read, or holds something else.
+    pub fn prepare_restore(&self, delivered: Option<&Checkpoint>) -> Result<(), RestoreError> {
+        let stored = match self.store.load(Document::Ledger)? {
+            Some(bytes) => Some(Checkpoint::from_json(&bytes).map_err(|error| RestoreError::Content(error.to_string()))?),
+            None => None,
+        };
+        let merged = match (stored, delivered) {
+            (Some(stored), Some(delivered)) => Some(stored.merge(delivered)),
+            (stored, delivered) => stored.or_else(|| delivered.cloned()),
+        };
+        *lock(&self.to_restore) = merged;
+        Ok(())
+    }
+
+    /// What the compiler of `run` must remember; made up at the first start.
+    ///
+    /// # Errors
+    /// The store cannot be read or written, or holds something else.
+    pub fn identity(&self) -> Result<Identity, RestoreError> {
+        if let Some(bytes) = self.store.load(Document::Identity)? {
+            return serde_json::from_slice(&bytes).map_err(|error| RestoreError::Content(error.to_string()));
+        }
+        let identity = Identity { fingerprint_key: rand::random::<[u8; 32]>().to_vec(), commands: Vec::new() };
+        self.keep_identity(&identity)?;
+        Ok(identity)
+    }
+
+    /// Stores which commands were accepted when, so that a restart does not take them for new ones.
+    ///
+    /// # Errors
+    /// The store cannot be read or written.
+    pub fn keep_commands(&self) -> Result<(), RestoreError> {
+        let commands = self.config().map(|loaded| loaded.snapshot.commands.clone()).unwrap_or_default();
+        let identity = self.identity()?;
+        if identity.commands == commands { Ok(()) } else { self.keep_identity(&Identity { commands, ..identity }) }
+    }
+
+    fn keep_identity(&self, identity: &Identity) -> Result<(), RestoreError> {
+        let bytes = serde_json::to_vec(identity).map_err(|error| RestoreError::Content(error.to_string()))?;
+        Ok(self.store.save(Document::Identity, &bytes)?)
+    }
+
+    /// Writes the state to the store. Blocks.
+    ///
+    /// # Errors
+    /// The store cannot be written.
+    pub fn save(&self) -> Result<(), SaveError> {
+        let checkpoint = serde_json::to_vec(&self.ledger.export(clock::now()))?;
+        self.store.save(Document::Ledger, &checkpoint)?;
+        Ok(())
+    }
+
+    /// Follows the changes of the state and writes each within a second, until `stop`; then once more.
+    pub async fn keep_saving(self: Arc<Self>, stop: CancellationToken) {
+        let mut saved = 0;
+        loop {
+            let version = self.state_version();
+            if version != saved {
+                let gateway = Arc::clone(&self);
+                match tokio::task::spawn_blocking(move || gateway.save()).await {
+                    Ok(Ok(())) => saved = version,
+                    Ok(Err(error)) => tracing::error!(%error, "the state is not stored; it is tried again in a second"),
+                    Err(error) => tracing::error!(%error, "the state is not stored"),
+                }
+            }
+            if stop.is_cancelled() {
+                return;
+            }
+            tokio::select! {
+                () = self.state_changed(version, Duration::from_secs(60)) => {}
+                () = stop.cancelled() => continue,
+            }
+            // Changes come in bursts: one write for each burst.
+            tokio::select! {
+                () = tokio::time::sleep(SAVE_PAUSE) => {}
+                () = stop.cancelled() => {}
+            }
+        }
+    }
+
+    /// Logs transitions and wakes those who wait for them.
+    pub fn apply(&self, effects: &[Effect]) {
+        if effects.is_empty() {
+            return;
+        }
+        for effect in effects {
+            tracing::info!(target: "omniroute::ledger", connection = effect.connection().map(|name| &**name), provider = &**effect.provider(), "{effect}");
+        }
+        self.notify();
+    }
+
+    /// What is served now.
+    #[must_use]
+    pub fn config(&self) -> Option<Arc<Loaded>> {
+        self.config.load_full()
+    }
+
+    /// The ledger.
+    #[must_use]
+    pub const fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// The metrics.
+    #[must_use]
+    pub const fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Requests in flight.
+    #[must_use]
+    pub const fn requests(&self) -> &Requests {
+        &self.requests
+    }
+
+    /// Held bodies.
+    #[must_use]
+    pub const fn buffers(&self) -> &Buffers {
+        &self.buffers
+    }
+
+    /// True while the proxy port takes requests and there is a snapshot to serve them with.
+    #[must_use]
+    pub fn ready(&self) -> bool {
+        self.serving.load(Ordering::Acquire) && self.config.load().is_some()
+    }
+
+    fn set_serving(&self, serving: bool) {
+        self.serving.store(serving, Ordering::Release);
+    }
+
+    fn drain_deadline(&self) -> Duration {
+        let ms = self.config.load().as_ref().map_or(0, |loaded| loaded.snapshot.settings.drain_deadline_ms);
+        Duration::from_millis(ms)
+    }
+
+    fn notify(&self) {
+        self.changed.notify_waiters();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

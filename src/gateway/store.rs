@@ -10,6 +10,8 @@ pub enum Document {
     Ledger,
     /// Session pins and the map from response ids to connections.
     Sessions,
+    /// What the compiler of `run` must remember: the fingerprint key and the accepted commands.
+    Identity,
 }
 
 impl Document {
@@ -17,6 +19,7 @@ impl Document {
         match self {
             Self::Ledger => "ledger",
             Self::Sessions => "sessions",
+            Self::Identity => "identity",
         }
     }
 }

@@ -1,0 +1,441 @@
+//! One attempt: a permit, the call, the check of what came back, and the record of it in the ledger.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::{HeaderMap, Response, StatusCode};
+use http_body_util::BodyExt;
+
+use super::BoxError;
+use super::body::{Body, Chained};
+use super::clock;
+use super::config::{Account, Loaded};
+use super::live;
+use super::metrics::Origin;
+use super::pipeline::{Context, Elsewhere};
+use super::relay::{self, Opened, StreamEnd, StreamFailure, StreamOutcome, StreamPolicy};
+use super::upstream::{Call, Collected, SendError, UpstreamBody, collect, decode, headers};
+use crate::classify::{self, Attempt, Scope, TransportError, Verdict};
+use crate::protocol::quality::{Expectations, QualityFailure, ValidateResponse, check_answer};
+use crate::protocol::scan::splice_model;
+use crate::resilience::Permit;
+use crate::routing::{Dispatch, Exclusion, ExclusionReason, Failure};
+use crate::snapshot::Provider;
+
+/// Longest error body that is read and passed on.
+const MAX_ERROR_BODY: usize = 256 * 1024;
+/// Longest answer that is held and checked before it is passed on; longer ones go unchecked (decisions 9.14).
+const MAX_CHECKED_BODY: usize = 8 * 1024 * 1024;
+/// Without a deadline of the provider's own for the start of an answer that is not streamed.
+const RESPONSE_START: Duration = Duration::from_secs(600);
+
+/// What became of an attempt.
+pub(super) enum Outcome {
+    /// Nothing was sent: a gate closed in the meantime.
+    Refused(Exclusion),
+    /// The answer, ready to go to the client.
+    Served {
+        /// The answer.
+        response: Response<Body>,
+        /// Who made it.
+        origin: Origin,
+        /// Until it started.
+        latency_ms: u64,
+    },
+    /// No answer that can be used.
+    Failed(Box<Failed>),
+}
+
+/// A failed attempt.
+#[derive(Debug)]
+pub(super) struct Failed {
+    pub verdict: Verdict,
+    /// As the upstream answered; 0 = it did not.
+    pub status: u16,
+    pub message: String,
+    pub quality: bool,
+    pub timeout: bool,
+    /// The upstream's answer, for the client if nothing better comes.
+    pub kept: Option<Kept>,
+    pub latency_ms: u64,
+}
+
+impl Failed {
+    pub fn as_failure(&self) -> Failure<'_> {
+        Failure {
+            verdict: &self.verdict,
+            status: self.status,
+            message: &self.message,
+            quality: self.quality,
+            timeout: self.timeout,
+            passable: self.kept.is_some(),
+            latency_ms: self.latency_ms,
+        }
+    }
+}
+
+/// An upstream's error answer.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+/// Sends the request once.
+pub(super) async fn run(context: &Arc<Context>, dispatch: &Dispatch, elsewhere: &mut Elsewhere) -> Outcome {
+    let loaded = &context.loaded;
+    let Some((account, provider)) =
+        loaded.accounts.get(dispatch.connection.index).and_then(|account| Some((account, loaded.provider(account)?)))
+    else {
+        return Outcome::Refused(Exclusion::of(ExclusionReason::Unavailable));
+    };
+    let permit = match context.worker.gateway.ledger().begin(&account.cell, clock::now()) {
+        Ok(permit) => permit,
+        Err(exclusion) => return Outcome::Refused(live::exclusion(exclusion)),
+    };
+    let begun = Instant::now();
+    let running = Running { context, account, provider, dispatch, begun, settled: false };
+    let limit = Duration::from_millis(dispatch.deadline.since(clock::now()));
+    let timed = tokio::time::timeout(limit, running.exchange(permit, elsewhere));
+    match timed.await {
+        Ok(outcome) => outcome,
+        Err(_) => {
+            elsewhere.0 += begun.elapsed();
+            target_timeout(context, account, provider, dispatch, limit)
+        }
+    }
+}
+
+/// The target's time is over. This says nothing about the connection: nothing is recorded (routing spec 5.8).
+fn target_timeout(context: &Context, account: &Account, provider: &Provider, dispatch: &Dispatch, limit: Duration) -> Outcome {
+    let history = context.worker.gateway.ledger().history(&account.cell, Some(&dispatch.model), clock::now());
+    let attempt = Attempt {
+        provider: &provider.traits,
+        model: Some(&dispatch.model),
+        status: 0,
+        headers: &[],
+        body: &[],
+        transport: Some(TransportError::Timeout),
+        via_proxy: false,
+    };
+    let mut verdict = classify::classify(&attempt, &history, &context.loaded.rules);
+    (verdict.scope, verdict.cooldown_ms, verdict.wait_source, verdict.counts_for_breaker) = (Scope::Request, 0, None, false);
+    let message = format!("no answer within the target's time of {} ms", limit.as_millis());
+    let latency_ms = millis(limit);
+    Outcome::Failed(Box::new(Failed { verdict, status: 504, message, quality: false, timeout: true, kept: None, latency_ms }))
+}
+
+/// An attempt on its way. Dropped before it is settled, the client has gone: nobody is blamed.
+struct Running<'a> {
+    context: &'a Arc<Context>,
+    account: &'a Account,
+    provider: &'a Provider,
+    dispatch: &'a Dispatch,
+    begun: Instant,
+    settled: bool,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if !self.settled {
+            self.account.attempts.cancelled(self.context.worker.gateway.metrics());
+        }
+    }
+}
+
+impl Running<'_> {
+    async fn exchange(mut self, permit: Permit, elsewhere: &mut Elsewhere) -> Outcome {
+        let context = self.context;
+        let call = Call {
+            endpoint: context.endpoint,
+            headers: &context.headers,
+            body: splice_model(&context.body, &context.head, &self.dispatch.model),
+            response_start: self.response_start(),
+        };
+        let sent = elsewhere.during(context.worker.client.send(&self.account.upstream, call)).await;
+        match sent {
+            Err(error) => self.no_answer(permit, &error),
+            Ok(response) if !response.status().is_success() => self.error_answer(permit, response, elsewhere).await,
+            Ok(response) if context.head.stream => self.stream(permit, response, elsewhere).await,
+            Ok(response) => self.whole(permit, response, elsewhere).await,
+        }
+    }
+
+    fn response_start(&self) -> Duration {
+        match self.provider.timeouts.response_start_ms {
+            Some(ms) if ms > 0 => Duration::from_millis(ms),
+            Some(_) => Duration::MAX,
+            None if self.context.head.stream => relay::readiness_budget(&self.context.head),
+            None => RESPONSE_START,
+        }
+    }
+
+    /// How long an answer may be silent while it is read as a whole.
+    fn idle(&self) -> Duration {
+        match self.provider.timeouts.stream_idle_ms {
+            0 => RESPONSE_START,
+            ms => Duration::from_millis(ms),
+        }
+    }
+
+    fn no_answer(&mut self, permit: Permit, error: &SendError) -> Outcome {
+        let evidence = Evidence { transport: Some(error.transport), via_proxy: error.via_proxy, ..Evidence::default() };
+        self.fail(permit, evidence, error.message.clone(), None)
+    }
+
+    async fn error_answer(&mut self, permit: Permit, response: Response<UpstreamBody>, elsewhere: &mut Elsewhere) -> Outcome {
+        let (parts, body) = response.into_parts();
+        let status = parts.status.as_u16();
+        let bytes = match elsewhere.during(collect(body, MAX_ERROR_BODY, self.idle())).await {
+            Ok(Collected::Whole(bytes)) => bytes,
+            Ok(Collected::TooLarge { prefix, .. }) => prefix,
+            // The status says enough; whatever was to follow is lost.
+            Err(_) => Bytes::new(),
+        };
+        let decoded = decode(&parts.headers, &bytes, MAX_ERROR_BODY).ok().flatten();
+        let mut shown = headers::down(&parts.headers);
+        if decoded.is_some() {
+            shown.remove(CONTENT_ENCODING);
+        }
+        let body = decoded.unwrap_or(bytes);
+        let kept = Kept { status: parts.status, headers: shown, body: body.clone() };
+        let evidence = Evidence { status, headers: Some(&parts.headers), body: &body, ..Evidence::default() };
+        self.fail(permit, evidence, excerpt(&body), Some(kept))
+    }
+
+    async fn whole(&mut self, permit: Permit, response: Response<UpstreamBody>, elsewhere: &mut Elsewhere) -> Outcome {
+        let (parts, body) = response.into_parts();
+        let bytes = match elsewhere.during(collect(body, MAX_CHECKED_BODY, self.idle())).await {
+            Ok(Collected::Whole(bytes)) => bytes,
+            Ok(Collected::TooLarge { prefix, rest }) => {
+                let body = Body::stream(Chained::new(prefix, rest));
+                return self.succeed(permit, parts.status, headers::down(&parts.headers), body);
+            }
+            Err(error) => {
+                let evidence = Evidence { transport: Some(error.transport), ..Evidence::default() };
+                return self.fail(permit, evidence, error.message, None);
+            }
+        };
+        let decoded = match decode(&parts.headers, &bytes, MAX_CHECKED_BODY) {
+            Ok(decoded) => decoded,
+            Err(error) => return self.unusable(permit, parts.status, error.to_string()),
+        };
+        let mut shown = headers::down(&parts.headers);
+        if decoded.is_some() {
+            shown.remove(CONTENT_ENCODING);
+        }
+        let body = decoded.unwrap_or(bytes);
+        let content_type = parts.headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok());
+        let expect = Expectations { validate: self.validation(), empty_stop_is_valid: self.provider.traits.empty_stop_is_valid };
+        match check_answer(self.context.endpoint, content_type, &body, expect) {
+            Ok(_) => self.succeed(permit, parts.status, shown, Body::full(body)),
+            Err(QualityFailure::ErrorInside) => {
+                let evidence =
+                    Evidence { status: parts.status.as_u16(), headers: Some(&parts.headers), body: &body, ..Evidence::default() };
+                self.fail(permit, evidence, excerpt(&body), None)
+            }
+            Err(failure) => self.unusable(permit, parts.status, failure.to_string()),
+        }
+    }
+
+    /// A 2xx that is no answer.
+    fn unusable(&mut self, permit: Permit, status: StatusCode, message: String) -> Outcome {
+        let evidence = Evidence { status: status.as_u16(), transport: Some(TransportError::Quality), ..Evidence::default() };
+        self.fail(permit, evidence, message, None)
+    }
+
+    async fn stream(&mut self, permit: Permit, response: Response<UpstreamBody>, elsewhere: &mut Elsewhere) -> Outcome {
+        let (parts, body) = response.into_parts();
+        let settings = &self.context.loaded.snapshot.settings;
+        let policy = StreamPolicy {
+            heartbeat: Duration::from_millis(settings.heartbeat_ms),
+            throughput: settings.stream_recovery.throughput_watchdog,
+            empty_stop_is_valid: self.provider.traits.empty_stop_is_valid,
+            ..StreamPolicy::new(self.context.endpoint.dialect(), self.begun.into(), &self.provider.timeouts, &self.context.head)
+        };
+        let recorder = Recorder {
+            context: Arc::clone(self.context),
+            account: self.dispatch.connection.index,
+            model: Arc::clone(&self.dispatch.model),
+            permit: Arc::new(std::sync::Mutex::new(Some(permit))),
+        };
+        let at_end = recorder.clone();
+        let opened = relay::open_stream(body, &parts.headers, policy, Box::new(move |outcome| at_end.record(&outcome)));
+        match elsewhere.during(opened).await {
+            Opened::Committed(body) => {
+                self.settled = true;
+                let mut response = Response::new(Body::stream(body.map_err(BoxError::from)));
+                *response.status_mut() = parts.status;
+                *response.headers_mut() = headers::down(&parts.headers);
+                Outcome::Served { response, origin: Origin::Provider, latency_ms: millis(self.begun.elapsed()) }
+            }
+            Opened::Failed(failure) => match recorder.take() {
+                Some(permit) => self.stream_failed(permit, parts.status, &parts.headers, failure),
+                None => Outcome::Refused(Exclusion::of(ExclusionReason::Unavailable)),
+            },
+        }
+    }
+
+    fn stream_failed(&mut self, permit: Permit, status: StatusCode, headers: &HeaderMap, failure: StreamFailure) -> Outcome {
+        let evidence = Evidence {
+            status: status.as_u16(),
+            headers: Some(headers),
+            body: &failure.body,
+            transport: failure.transport,
+            via_proxy: false,
+        };
+        self.fail(permit, evidence, failure.message, None)
+    }
+
+    fn validation(&self) -> &ValidateResponse {
+        static NONE: ValidateResponse =
+            ValidateResponse { min_content_length: 0, forbidden: Vec::new(), required: Vec::new(), json: Vec::new() };
+        let combo = self.dispatch.combo.and_then(|index| self.context.loaded.snapshot.combos.get(index));
+        combo.map_or(&NONE, |combo| &combo.validate_response)
+    }
+
+    fn succeed(&mut self, permit: Permit, status: StatusCode, headers: HeaderMap, body: Body) -> Outcome {
+        self.settled = true;
+        record_success(self.context, self.account, permit, &self.dispatch.model);
+        let mut response = Response::new(body);
+        *response.status_mut() = status;
+        *response.headers_mut() = headers;
+        Outcome::Served { response, origin: Origin::Provider, latency_ms: millis(self.begun.elapsed()) }
+    }
+
+    fn fail(&mut self, permit: Permit, evidence: Evidence<'_>, message: String, kept: Option<Kept>) -> Outcome {
+        self.settled = true;
+        let quality = evidence.transport == Some(TransportError::Quality);
+        let timeout = evidence.transport == Some(TransportError::Timeout) || evidence.transport == Some(TransportError::StreamNotReady);
+        let verdict = record_failure(self.context, self.account, self.provider, permit, &self.dispatch.model, &evidence);
+        tracing::info!(
+            connection = %self.dispatch.connection.name, target = %self.dispatch.label, status = evidence.status,
+            reason = verdict.reason.snake(), decided_by = %verdict.decided_by, "attempt failed: {message}"
+        );
+        let status =
+            if (200..300).contains(&evidence.status) && !quality { verdict.restated_status.unwrap_or(502) } else { evidence.status };
+        let latency_ms = millis(self.begun.elapsed());
+        Outcome::Failed(Box::new(Failed { verdict, status, message, quality, timeout, kept, latency_ms }))
+    }
+}
+
+/// What a failed attempt left behind.
+#[derive(Clone, Copy, Debug, Default)]
+struct Evidence<'a> {
+    status: u16,
+    headers: Option<&'a HeaderMap>,
+    body: &'a [u8],
+    transport: Option<TransportError>,
+    via_proxy: bool,
+}
+
+/// Classifies a failure and tells the ledger.
+fn record_failure(
+    context: &Context,
+    account: &Account,
+    provider: &Provider,
+    permit: Permit,
+    model: &str,
+    evidence: &Evidence<'_>,
+) -> Verdict {
+    let gateway = &context.worker.gateway;
+    let now = clock::now();
+    let pairs: Vec<(&str, &str)> = evidence
+        .headers
+        .into_iter()
+        .flat_map(|headers| headers.iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?))))
+        .collect();
+    let attempt = Attempt {
+        provider: &provider.traits,
+        model: Some(model),
+        status: evidence.status,
+        headers: &pairs,
+        body: evidence.body,
+        transport: evidence.transport,
+        via_proxy: evidence.via_proxy,
+    };
+    let verdict = classify::classify(&attempt, &permit.history(Some(model), now), &context.loaded.rules);
+    let effects = gateway.ledger().failure(permit, Some(model), evidence.status, &verdict, now, clock::random().mul_add(2.0, -1.0));
+    gateway.apply(&effects);
+    account.attempts.failure(gateway.metrics(), verdict.reason);
+    if let Some(rule) = &verdict.rule {
+        gateway.metrics().rule_match(rule, false);
+    }
+    for rule in &verdict.shadow_rules {
+        gateway.metrics().rule_match(rule, true);
+    }
+    verdict
+}
+
+fn record_success(context: &Context, account: &Account, permit: Permit, model: &str) {
+    let gateway = &context.worker.gateway;
+    gateway.apply(&gateway.ledger().success(permit, Some(model), clock::now()));
+    account.attempts.success(gateway.metrics());
+}
+
+/// Records how a stream ended, whenever that is.
+#[derive(Clone)]
+struct Recorder {
+    context: Arc<Context>,
+    account: usize,
+    model: Arc<str>,
+    permit: Arc<std::sync::Mutex<Option<Permit>>>,
+}
+
+impl Recorder {
+    fn take(&self) -> Option<Permit> {
+        self.permit.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
+    }
+
+    fn record(&self, outcome: &StreamOutcome) {
+        let loaded: &Loaded = &self.context.loaded;
+        let metrics = self.context.worker.gateway.metrics();
+        let Some((account, provider)) = loaded.accounts.get(self.account).and_then(|a| Some((a, loaded.provider(a)?))) else { return };
+        let Some(permit) = self.take() else { return };
+        match &outcome.end {
+            StreamEnd::Complete(_) => record_success(&self.context, account, permit, &self.model),
+            StreamEnd::Aborted => account.attempts.cancelled(metrics),
+            StreamEnd::Interrupted(why) => {
+                let evidence =
+                    Evidence { status: 200, transport: Some(TransportError::StreamInterrupted), body: &why.frame, ..Evidence::default() };
+                let verdict = record_failure(&self.context, account, provider, permit, &self.model, &evidence);
+                tracing::info!(connection = %account.cell.name(), reason = verdict.reason.snake(), "stream broke: {}", why.message);
+            }
+        }
+    }
+}
+
+/// The message of an error body, for summaries and logs: the field that holds one, else the start of the text.
+fn excerpt(body: &[u8]) -> String {
+    #[derive(serde::Deserialize)]
+    struct Shape<'a> {
+        #[serde(borrow)]
+        error: Option<Error<'a>>,
+        #[serde(borrow)]
+        message: Option<std::borrow::Cow<'a, str>>,
+    }
+    #[derive(serde::Deserialize)]
+    #[serde(untagged)]
+    enum Error<'a> {
+        Object {
+            #[serde(borrow)]
+            message: std::borrow::Cow<'a, str>,
+        },
+        Text(#[serde(borrow)] std::borrow::Cow<'a, str>),
+        Other(serde::de::IgnoredAny),
+    }
+    let text = match serde_json::from_slice::<Shape<'_>>(body) {
+        Ok(Shape { error: Some(Error::Object { message } | Error::Text(message)), .. } | Shape { message: Some(message), .. }) => {
+            message.into_owned()
+        }
+        _ => String::from_utf8_lossy(body).into_owned(),
+    };
+    text.chars().filter(|c| !c.is_control()).take(300).collect()
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,130 @@
+//! From what routing decided to the answer that the client gets.
+
+use http::header::{HeaderName, RETRY_AFTER};
+use http::{HeaderValue, Response};
+use serde_json::json;
+
+use super::answer::{ORIGIN, Refusal, SHOULD_RETRY};
+use super::attempt::Kept;
+use super::body::Body;
+use super::clock;
+use super::metrics::Origin;
+use super::service::Answered;
+use crate::api::time::EpochMs;
+use crate::protocol::Dialect;
+use crate::routing::{self, Answer, Family, Walk};
+
+const DECISION: HeaderName = HeaderName::from_static("x-omniroute-decision");
+
+/// A good answer of a provider. The walk lives as long as the answer's body: it holds the load that strategies see.
+pub(super) fn served(mut response: Response<Body>, origin: Origin, decision: Option<String>, walk: Walk) -> Answered {
+    add(&mut response, DECISION, decision.as_deref());
+    let combo = walk.combo();
+    Answered { response: response.map(|body| body.guarded(walk)), origin, combo }
+}
+
+/// The answer at the end of a walk that found nothing: the provider's own where routing says so, otherwise ours.
+pub(super) fn answered(answer: &Answer, kept: Option<Kept>, decision: Option<String>, dialect: Dialect) -> Answered {
+    let origin = origin(answer);
+    let now = clock::now();
+    let mut response = match kept.filter(|_| answer.pass_upstream) {
+        Some(kept) => {
+            let mut response = Response::new(Body::full(kept.body));
+            *response.status_mut() = kept.status;
+            *response.headers_mut() = kept.headers;
+            let headers = response.headers_mut();
+            headers.insert(ORIGIN, HeaderValue::from_static(origin.as_str()));
+            if let Some(seconds) = answer.retry_after_seconds {
+                headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+            }
+            if answer.no_retry {
+                headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
+            }
+            response
+        }
+        None => refusal(answer, now).into_response(dialect),
+    };
+    add(&mut response, DECISION, decision.as_deref());
+    diagnostics(&mut response, answer, now);
+    Answered { response, origin, combo: None }
+}
+
+/// An answer of ours as it is said in the client's dialect.
+pub(super) fn refusal(answer: &Answer, now: EpochMs) -> Refusal {
+    let mut refusal = Refusal::new(answer.status, &answer.code, &answer.message);
+    refusal.origin = origin(answer);
+    refusal.hopeless = answer.no_retry;
+    refusal.retry_after = answer.retry_after_seconds;
+    let mut body = *refusal.body;
+    if let Some(kind) = kind(answer.family) {
+        body = body.kind(kind);
+    }
+    if let Some(seconds) = answer.retry_after_seconds {
+        body = body.field("reset_seconds", seconds);
+    }
+    if let Some(at) = answer.retry_at {
+        body = body.field("retry_after", at.rfc3339());
+    }
+    if !answer.terminal_reason.is_empty() {
+        let mut hint = json!({"action": answer.recovery.as_str(), "next_step": answer.recovery.next_step()});
+        if let (Some(seconds), Some(hint)) = (answer.retry_after_seconds, hint.as_object_mut()) {
+            hint.insert("retry_after_seconds".to_owned(), seconds.into());
+        }
+        body = body.beside("diagnostics", json!(answer.diagnostics)).beside("recovery_hint", hint);
+    }
+    if matches!(answer.code.as_str(), "model_not_found" | "model_not_allowed") {
+        body = body.param("model");
+    }
+    refusal.body = Box::new(body);
+    match answer.code.as_str() {
+        "provider_circuit_open" => {
+            refusal.headers.push((HeaderName::from_static("x-omniroute-provider-breaker"), HeaderValue::from_static("open")))
+        }
+        "model_cooldown" => {
+            refusal.headers.push((HeaderName::from_static("x-omniroute-local-cooldown"), HeaderValue::from_static("model")))
+        }
+        _ => {}
+    }
+    let _ = now;
+    refusal
+}
+
+/// The headers of routing spec 6.4.
+fn diagnostics(response: &mut Response<Body>, answer: &Answer, now: EpochMs) {
+    if answer.terminal_reason.is_empty() {
+        return;
+    }
+    let found = &answer.diagnostics;
+    let header = HeaderName::from_static;
+    add(response, header("x-omniroute-combo-pool-size"), Some(&found.pool_size.to_string()));
+    add(response, header("x-omniroute-combo-attempted"), Some(&found.attempted.to_string()));
+    add(response, header("x-omniroute-combo-excluded"), Some(&found.excluded_header(now)));
+    add(response, header("x-omniroute-combo-terminal-reason"), Some(answer.terminal_reason));
+    add(response, header("x-omniroute-recovery-action"), Some(answer.recovery.as_str()));
+    add(response, header("x-omniroute-next-step"), Some(answer.recovery.next_step()));
+    let seconds = answer.retry_after_seconds.map(|s| s.to_string());
+    add(response, header("x-omniroute-retry-after-seconds"), seconds.as_deref());
+}
+
+fn add(response: &mut Response<Body>, name: HeaderName, value: Option<&str>) {
+    if let Some(value) = value.filter(|v| !v.is_empty()).and_then(|v| HeaderValue::from_str(v).ok()) {
+        response.headers_mut().insert(name, value);
+    }
+}
+
+const fn origin(answer: &Answer) -> Origin {
+    match answer.origin {
+        routing::Origin::Gateway => Origin::Gateway,
+        routing::Origin::Provider => Origin::Provider,
+        routing::Origin::Policy => Origin::Policy,
+    }
+}
+
+/// `error.type` of the OpenAI dialects where it does not follow from the status.
+const fn kind(family: Family) -> Option<&'static str> {
+    match family {
+        Family::RateLimit => Some("rate_limit_error"),
+        Family::Timeout | Family::Upstream => Some("server_error"),
+        Family::InvalidRequest | Family::NotFound | Family::Permission | Family::Unavailable => None,
+    }
+}
