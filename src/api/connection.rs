@@ -63,7 +63,7 @@ pub struct ConnectionSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-duration" = ["1ms", "6h"]))]
     pub retry_delay: Option<Duration>,
-    /// HTTP proxy for requests of this connection (`http://host:port`).
+    /// HTTP proxy for requests of this connection (`http://host:port`). Without it: none.
     #[serde(rename = "proxyURL", skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 2048), regex(pattern = URL_PATTERN))]
     pub proxy_url: Option<String>,

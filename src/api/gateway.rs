@@ -304,7 +304,7 @@ pub struct PodTemplate {
     #[schemars(length(max = 32))]
     pub tolerations: Vec<Toleration>,
     /// Affinity of the pods, as in a Pod.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "opaque_object")]
     pub affinity: Option<Affinity>,
     /// Spread of the pods, as in a Pod. Without it: over nodes and zones where possible.

@@ -19,8 +19,8 @@ use super::status::ProviderStatus;
 #[kube(printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
-    rule("baseURL", "has(self.preset) || has(self.baseURL)", "must have `baseURL`, or `preset` for a known vendor"),
-    rule("dialects", "has(self.preset) || has(self.dialects)", "must list `dialects` (such as ChatCompletions), or name a `preset` for a known vendor"),
+    rule("baseURL", "has(self.preset) || has(self.baseURL)", "must be given, unless a `preset` names a known vendor"),
+    rule("dialects", "has(self.preset) || has(self.dialects)", "must be listed (such as ChatCompletions), unless a `preset` names a known vendor"),
     rule("allowInsecureHTTP",
         "!has(self.baseURL) || !self.baseURL.startsWith('http://') || (has(self.allowInsecureHTTP) && self.allowInsecureHTTP)",
         "must be true when `baseURL` starts with http://, because credentials travel in clear; or use https://"),
@@ -40,7 +40,7 @@ pub struct ProviderSpec {
     /// How its accounts authenticate; selects the defaults of breaker, cooldowns and retry hints. Without it: the class of the preset, else `ApiKey`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auth_class: Option<AuthClass>,
-    /// Base URL; the path of the dialect (such as `/chat/completions`) is appended.
+    /// Base URL; the path of the dialect (such as `/chat/completions`) is appended. Without it: that of the preset.
     #[serde(rename = "baseURL", skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 2048), regex(pattern = URL_PATTERN))]
     pub base_url: Option<String>,
@@ -58,7 +58,7 @@ pub struct ProviderSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["dialect"]))]
     pub endpoints: Vec<Endpoint>,
-    /// Query string that is appended to every request, without the question mark (`api-version=2024-10-21`).
+    /// Query string that is appended to every request, without the question mark (`api-version=2024-10-21`). Without it: that of the preset.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024), regex(pattern = r"^[^\s#?]+$"))]
     pub query: Option<String>,
@@ -109,7 +109,7 @@ pub struct ProviderSpec {
 pub struct UpstreamAuth {
     /// Where the credential goes.
     pub scheme: AuthScheme,
-    /// Name of the header that carries the credential with `scheme: Header`.
+    /// Name of the header that carries the credential with `scheme: Header`; no default.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128), regex(pattern = HEADER_PATTERN))]
     pub header: Option<String>,
@@ -133,7 +133,7 @@ pub enum AuthScheme {
 pub struct Endpoint {
     /// The dialect.
     pub dialect: Dialect,
-    /// Base URL of this dialect.
+    /// Base URL of this dialect. Without it: that of the provider.
     #[serde(rename = "baseURL", skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 2048), regex(pattern = URL_PATTERN))]
     pub base_url: Option<String>,
@@ -198,19 +198,19 @@ fn utc() -> String {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Capabilities {
-    /// Every model has an allowance of its own: a limit locks the model, not the account.
+    /// Every model has an allowance of its own: a limit locks the model, not the account. Default: as the preset says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_model_quota: Option<bool>,
-    /// Models of other vendors are passed through: one model without credit says nothing about the account.
+    /// Models of other vendors are passed through: one model without credit says nothing about the account. Default: as the preset says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub passthrough_models: Option<bool>,
-    /// All models of an account draw on one wallet.
+    /// All models of an account draw on one wallet. Default: as the preset says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shared_wallet: Option<bool>,
-    /// Limits count per client address: the whole egress group of a connection rests with it.
+    /// Limits count per client address: the whole egress group of a connection rests with it. Default: as the preset says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub egress_bucketed: Option<bool>,
-    /// An answer that is empty but ends in order is valid.
+    /// An answer that is empty but ends in order is valid. Default: as the preset says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub empty_stop_is_valid: Option<bool>,
     /// Groups of models that share one allowance.

@@ -21,7 +21,7 @@ use super::status::RuleStatus;
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
     rule("providerSelector", "!(has(self.providerRef) && has(self.providerSelector))", "must not stand beside `providerRef`; keep one of them, or neither for all providers"),
-    rule("match", "has(self.match) || (has(self.catchAll) && self.catchAll)", "must have at least one member, or set `catchAll: true` for the default of a provider"),
+    rule("match", "has(self.match) || (has(self.catchAll) && self.catchAll)", "must be given, unless `catchAll: true` makes this the default of a provider"),
     rule("catchAll", "!(has(self.catchAll) && self.catchAll) || !has(self.match)", "must not stand beside `match`: a catch-all matches whatever no other rule matched"),
     rule("verdict", "!(has(self.catchAll) && self.catchAll) || (has(self.verdict.cooldown) && duration(self.verdict.cooldown) >= duration('1m'))",
         "must have a `cooldown` of at least 1m with `catchAll: true`"),
@@ -190,7 +190,7 @@ pub struct RuleVerdict {
     /// What a longer wait that the upstream states does to `cooldown`. Default `Exact`; with `catchAll` it is `AtLeast`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cooldown_policy: Option<CooldownPolicy>,
-    /// Status to continue with instead of the one that came.
+    /// Status to continue with instead of the one that came. Without it: that one.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 400, max = 599))]
     pub restate_status: Option<i32>,

@@ -375,9 +375,6 @@ pub struct RequestQueue {
 /// Waiting for the earliest timer instead of failing.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-#[schemars(extend("x-kubernetes-validations" = [
-    rule("budget", "!has(self.maxWait) || !has(self.budget) || duration(self.budget) >= duration(self.maxWait)", "must be at least `maxWait`"),
-]))]
 pub struct CooldownWait {
     /// Switch.
     pub enabled: bool,
