@@ -3,6 +3,7 @@
 pub mod crds;
 pub mod demo;
 pub mod explain;
+pub mod fake;
 pub mod fake_upstream;
 pub mod files;
 pub mod gateway;
