@@ -1,5 +1,6 @@
 //! Writes children: server-side apply with one field manager, only what changed, only what is ours.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::DynamicObject;
 use kube::{Api, Client};
@@ -8,6 +9,7 @@ use serde_json::json;
 use super::child::{Child, ChildKind, Live};
 use super::error::{CALL_TIMEOUT, Error, call};
 use super::leader::Leadership;
+use crate::api;
 
 /// Field manager of children.
 pub const FIELD_MANAGER: &str = "omniroute-operator";
@@ -30,6 +32,19 @@ impl Owner {
     #[must_use]
     pub fn controls(&self, live: &Live) -> bool {
         live.controller.as_ref().is_some_and(|c| c.uid == self.uid)
+    }
+}
+
+impl Owner {
+    /// Why an object of a child's name is not touched.
+    fn refused(&self, child: &Child, live: &Live) -> Error {
+        let (kind, name, settings) = (child.kind.name().to_owned(), child.name.clone(), self.name.clone());
+        let ours = |c: &OwnerReference| c.kind == "ResilienceSettings" && c.api_version.starts_with(api::GROUP);
+        if live.controller.as_ref().is_some_and(ours) {
+            Error::Predecessor { kind, name, settings }
+        } else {
+            Error::NameConflict { kind, name, settings }
+        }
     }
 }
 
@@ -77,11 +92,7 @@ impl Applier {
         };
         if let Some(live) = live {
             if !owner.controls(live) {
-                return Err(Error::NameConflict {
-                    kind: format!("{:?}", child.kind),
-                    name: child.name.clone(),
-                    settings: owner.name.clone(),
-                });
+                return Err(owner.refused(child, live));
             }
             if child.is_satisfied_by(live) {
                 return Ok(None);
@@ -148,5 +159,30 @@ impl Applier {
                 Ok(())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_children_of_these_settings_are_ours() {
+        let owner = Owner { namespace: "a".into(), name: "default".into(), uid: "u2".into() };
+        let child = Child { kind: ChildKind::Service, name: "omniroute-gateway".into(), body: json!({}) };
+        let live = |kind: &str, uid: &str| Live {
+            controller: Some(OwnerReference {
+                api_version: "omniroute.dev/v1alpha1".into(),
+                kind: kind.into(),
+                uid: uid.into(),
+                ..OwnerReference::default()
+            }),
+            ..Live::default()
+        };
+        assert!(owner.controls(&live("ResilienceSettings", "u2")));
+        assert!(!owner.controls(&live("ResilienceSettings", "u1")) && !owner.controls(&Live::default()));
+        assert_eq!(owner.refused(&child, &live("ResilienceSettings", "u1")).reason(), "Progressing");
+        assert_eq!(owner.refused(&child, &live("Deployment", "u1")).reason(), "NameConflict");
+        assert_eq!(owner.refused(&child, &Live::default()).reason(), "NameConflict");
     }
 }

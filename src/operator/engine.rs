@@ -134,11 +134,12 @@ fn finish(todo: &Todo, metrics: &Metrics, namespace: &str, work: Work, outcome: 
         }
         Ok(Outcome::Gone) => {
             schedule.forget(namespace);
-            "Gone"
+            "Done"
         }
+        // Nothing failed: another replica does the work.
         Err(Error::NotLeader { .. }) => {
             schedule.given_up(namespace);
-            "NotLeader"
+            return;
         }
         Err(error) => {
             let soon = error.retry() == Retry::Soon;

@@ -42,6 +42,16 @@ pub enum Error {
         /// Our settings object.
         settings: String,
     },
+    /// A child still belongs to a ResilienceSettings that was deleted; the garbage collector is about to remove it.
+    #[error("{kind} `{name}` belongs to a ResilienceSettings before `{settings}` and is being removed")]
+    Predecessor {
+        /// Kind of the child.
+        kind: String,
+        /// Its name.
+        name: String,
+        /// Our settings object.
+        settings: String,
+    },
     /// A value could not be encoded; names the object.
     #[error("encoding {what}: {source}")]
     Encode {
@@ -105,6 +115,7 @@ impl Error {
         match self {
             Self::NotLeader { .. } => "NotLeader",
             Self::NameConflict { .. } => "NameConflict",
+            Self::Predecessor { .. } => "Progressing",
             Self::Encode { .. } => "EncodeFailed",
             Self::Random { .. } => "RandomFailed",
             Self::Io { .. } => "SocketFailed",
@@ -125,7 +136,7 @@ impl Error {
     pub fn retry(&self) -> Retry {
         match self {
             Self::NotLeader { .. } | Self::NameConflict { .. } | Self::Encode { .. } => Retry::OnChange,
-            Self::Random { .. } | Self::Io { .. } | Self::Timeout { .. } => Retry::Backoff,
+            Self::Predecessor { .. } | Self::Random { .. } | Self::Io { .. } | Self::Timeout { .. } => Retry::Backoff,
             Self::Api { .. } => match self.status() {
                 Some(s) if s.is_conflict() || s.is_not_found() || s.code == 410 => Retry::Soon,
                 // 403 and 422 heal when somebody grants a role or a policy changes, of which no watch tells us.

@@ -191,9 +191,8 @@ impl Elector {
     }
 
     /// The lease to write: ours from now on.
-    fn lease(&self, namespace: &str, name: &str, transitions: i32, now: Timestamp) -> Lease {
+    fn lease(&self, namespace: &str, name: &str, transitions: i32, acquired: Timestamp, now: Timestamp) -> Lease {
         let seen = self.seen.as_ref().map(|(record, _)| record);
-        let renewing = seen.is_some_and(|r| r.holder == self.identity);
         Lease {
             metadata: ObjectMeta {
                 name: Some(name.to_owned()),
@@ -206,7 +205,7 @@ impl Elector {
                 lease_duration_seconds: i32::try_from(self.timing.lease.as_secs()).ok(),
                 lease_transitions: Some(transitions),
                 renew_time: Some(MicroTime(now)),
-                acquire_time: Some(MicroTime(if renewing { seen.and_then(|r| r.renewed).unwrap_or(now) } else { now })),
+                acquire_time: Some(MicroTime(acquired)),
                 ..LeaseSpec::default()
             }),
         }
@@ -330,10 +329,8 @@ impl Election {
     }
 
     async fn write(&self, transitions: i32) -> Result<Lease, Error> {
-        let mut lease = self.elector.lease(&self.namespace, &self.name, transitions, Timestamp::now());
-        if let (Some(acquired), Some(spec)) = (self.acquired, lease.spec.as_mut()) {
-            spec.acquire_time = Some(MicroTime(acquired));
-        }
+        let now = Timestamp::now();
+        let lease = self.elector.lease(&self.namespace, &self.name, transitions, self.acquired.unwrap_or(now), now);
         let doing = || format!("writing lease `{}`", self.name);
         let limit = self.elector.timing.renew_deadline / 2;
         if lease.metadata.resource_version.is_some() {
@@ -349,9 +346,10 @@ impl Election {
         if !self.leads() {
             return;
         }
-        self.acquired = None;
+        let now = Timestamp::now();
+        let acquired = self.acquired.take().unwrap_or(now);
         let transitions = self.elector.seen.as_ref().map_or(0, |(r, _)| r.transitions);
-        let mut lease = self.elector.lease(&self.namespace, &self.name, transitions, Timestamp::now());
+        let mut lease = self.elector.lease(&self.namespace, &self.name, transitions, acquired, now);
         if let Some(spec) = lease.spec.as_mut() {
             spec.holder_identity = Some(String::new());
             spec.lease_duration_seconds = Some(1);
@@ -424,7 +422,7 @@ mod tests {
         let mut e = elector();
         e.observe(Some(record("me", "7")), now);
         assert_eq!(e.step(now), Step::Write { transitions: 3 });
-        let lease = e.lease("ns", "l", 3, Timestamp::UNIX_EPOCH);
+        let lease = e.lease("ns", "l", 3, Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
         assert_eq!(lease.metadata.resource_version.as_deref(), Some("7"));
         assert_eq!(lease.spec.and_then(|s| s.holder_identity).as_deref(), Some("me"));
     }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use flate2::read::GzDecoder;
+use futures::future::join_all;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret as KubeSecret};
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::Mutex as AsyncMutex;
@@ -206,7 +207,15 @@ impl Worker {
     /// The keys of a gateway; mints them at the first contact.
     async fn keys(&self, owner: &Owner) -> Result<Keys, Error> {
         let cached = self.parts.caches.secrets.get(&owner.namespace, names::MANAGEMENT);
-        let keys = Keys::complete(cached.as_ref().map(|c| c.secret.as_ref()))?;
+        let keys = match cached.as_ref().and_then(|c| Keys::read(&c.secret)) {
+            Some(keys) => keys,
+            // The cache may be behind our own first write: minting twice would lock us out of running pods.
+            None => {
+                let doing = || format!("reading Secret `{}/{}`", owner.namespace, names::MANAGEMENT);
+                let api: Api<KubeSecret> = Api::namespaced(self.parts.client.clone(), &owner.namespace);
+                Keys::complete(call(doing, CALL_TIMEOUT, api.get_opt(names::MANAGEMENT)).await?.as_ref())?
+            }
+        };
         let child = keys.child(owner)?;
         self.apply(owner, &child).await?;
         Ok(keys)
@@ -385,13 +394,10 @@ impl Worker {
             }
             Some(_) => state.pace.begun(now),
         }
-        let mut parts = Vec::new();
-        for (_, pod) in self.parts.caches.pods.namespace(namespace) {
-            if let Some(target) = target(namespace, &pod).filter(|_| pod.ready) {
-                parts.extend(self.parts.observer.checkpoint(&target).await);
-            }
-        }
-        let Some(merged) = checkpoint::merged(&parts) else { return };
+        let pods = self.parts.caches.pods.namespace(namespace);
+        let targets: Vec<Target> = pods.iter().filter(|(_, p)| p.ready).filter_map(|(_, p)| target(namespace, p)).collect();
+        let answers = join_all(targets.iter().map(|t| self.parts.observer.checkpoint(t))).await;
+        let Some(merged) = checkpoint::merged(&answers.into_iter().flatten().collect::<Vec<_>>()) else { return };
         if let Err(error) = self.put_checkpoint(&owner, &merged, state).await {
             if !matches!(error, Error::NotLeader { .. }) {
                 tracing::warn!(namespace, %error, "the checkpoint could not be written, trying again");

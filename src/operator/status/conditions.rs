@@ -91,6 +91,12 @@ pub struct Verdict {
     pub progress: Progress,
 }
 
+/// When something happened: whole seconds, never ahead of the clock.
+#[must_use]
+pub fn stamp(now: EpochMs) -> String {
+    EpochMs(now.0.div_euclid(1_000) * 1_000).rfc3339()
+}
+
 /// The conditions of an object. `before` are those that it has: a time of transition moves only when a status does.
 #[must_use]
 pub fn conditions(before: &[Condition], verdict: &Verdict, generation: i64, now: EpochMs) -> Vec<Condition> {
@@ -99,7 +105,7 @@ pub fn conditions(before: &[Condition], verdict: &Verdict, generation: i64, now:
         let status = said.status.as_str().to_owned();
         let last_transition_time = match old {
             Some(old) if old.status == status => old.last_transition_time.clone(),
-            _ => now.rfc3339(),
+            _ => stamp(now),
         };
         Condition {
             type_: type_.as_str().to_owned(),
@@ -140,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_time_of_transition_moves_only_with_the_status() {
-        let first = conditions(&[], &verdict(Said::no("Progressing", "a"), Progress::Reconciling), 1, EpochMs(1_000));
+        let first = conditions(&[], &verdict(Said::no("Progressing", "a"), Progress::Reconciling), 1, EpochMs(1_999));
         let second = conditions(&first, &verdict(Said::no("SecretNotFound", "b"), Progress::Stalled), 2, EpochMs(9_000));
         let ready = find(&second, ConditionType::Ready).unwrap();
         assert_eq!((ready.last_transition_time.as_str(), ready.message.as_str()), ("1970-01-01T00:00:01Z", "b"));

@@ -1,6 +1,6 @@
 //! Status of a Connection.
 
-use super::conditions::{Said, conditions};
+use super::conditions::{Said, conditions, stamp};
 use super::{Patience, Subject, World, count, is_blind, serving, time, unknown, verdict};
 use crate::api;
 use crate::api::conditions::AvailableReason;
@@ -36,7 +36,7 @@ pub fn connection(world: &World<'_>, patience: &mut Patience, object: &api::Conn
     }
     status.last_transition_time = match (&status.state, &before.state) {
         (Some(new), Some(old)) if new == old => before.last_transition_time,
-        (Some(_), _) => Some(world.now.rfc3339()),
+        (Some(_), _) => Some(stamp(world.now)),
         (None, _) => None,
     };
     status
