@@ -130,15 +130,16 @@ fn the_third_strike_without_a_success_is_final_and_a_herd_is_one_strike() {
     let herd: Vec<_> = (0..5).map(|_| ledger.begin(&a, NOW).expect("free")).collect();
     for permit in herd {
         assert_eq!(permit.history(None, NOW).auth_strikes, 0);
-        ledger.failure(permit, Some("m"), 401, &strike(), NOW, 0.0);
+        ledger.failure(permit, Some("m"), 401, &strike(0), NOW, 0.0);
     }
     assert_eq!((state(&ledger, "a", NOW).strikes, state(&ledger, "a", NOW).state), (1, ConnectionPhase::Cooling));
     succeed(&ledger, "a", "m", NOW.plus(1));
     assert_eq!(state(&ledger, "a", NOW.plus(1)).strikes, 0);
     for n in 0..3 {
         let now = NOW.plus(10_000_000 * (n + 1));
-        assert_eq!(u64::from(ledger.history(&a, None, now).auth_strikes), n);
-        fail(&ledger, "a", "m", 401, &strike(), now);
+        let strikes = ledger.history(&a, None, now).auth_strikes;
+        assert_eq!(u64::from(strikes), n);
+        fail(&ledger, "a", "m", 401, &strike(strikes), now);
     }
     let later = NOW.plus(90_000_000);
     let held = ledger.check(&a, None, later).expect_err("expired");
@@ -150,7 +151,7 @@ fn the_third_strike_without_a_success_is_final_and_a_herd_is_one_strike() {
 fn a_terminal_state_is_changed_by_no_failure() {
     let ledger = ledger(&snapshot(|_| {}));
     fail(&ledger, "a", "m", 403, &terminal(Terminal::Banned), NOW);
-    for verdict in [terminal(Terminal::Expired), terminal(Terminal::CreditsExhausted), stated(9_000), strike()] {
+    for verdict in [terminal(Terminal::Expired), terminal(Terminal::CreditsExhausted), stated(9_000), strike(0)] {
         fail(&ledger, "a", "m", 403, &verdict, NOW.plus(1));
         let shown = state(&ledger, "a", NOW.plus(1));
         assert_eq!((shown.state, shown.until, shown.strikes), (ConnectionPhase::Banned, None, 0));
@@ -398,7 +399,7 @@ fn rotation_thresholds_gate_the_cooldown() {
     assert_eq!(until(&ledger, "b", NOW.plus(10_002)), None, "the window slides");
     fail(&ledger, "c", "m", 502, &verdict(), NOW);
     assert_eq!(until(&ledger, "c", NOW), None);
-    fail(&ledger, "c", "m", 401, &strike(), NOW);
+    fail(&ledger, "c", "m", 401, &strike(0), NOW);
     assert_eq!(until(&ledger, "c", NOW), Some(300_000), "strikes are not gated");
 }
 
@@ -506,7 +507,7 @@ fn a_new_snapshot_keeps_unchanged_cells_and_a_new_credential_clears_what_the_old
     let ledger = ledger(&snapshot);
     fail(&ledger, "a", "m", 429, &stated(60_000), NOW);
     fail(&ledger, "b", "m", 403, &terminal(Terminal::Banned), NOW);
-    fail(&ledger, "c", "m", 401, &strike(), NOW);
+    fail(&ledger, "c", "m", 401, &strike(0), NOW);
     let a = cell(&ledger, "a");
     snapshot.connections[0].priority = 7;
     assert!(ledger.configure(&snapshot, NOW).is_empty());
@@ -570,7 +571,7 @@ fn a_checkpoint_brings_everything_back() {
     let before = ledger(&snapshot);
     fail(&before, "a", "m", 429, &Verdict { level: LevelChange::Set(4), ..stated(600_000) }, NOW);
     fail(&before, "a", "m", 404, &Verdict { scope: Scope::Model, ..stated(900_000) }, NOW);
-    fail(&before, "b", "m", 401, &strike(), NOW);
+    fail(&before, "b", "m", 401, &strike(0), NOW);
     fail(&before, "c", "m", 403, &terminal(Terminal::Banned), NOW);
     for _ in 0..3 {
         fail(&before, "b", "m", 503, &server_error(), NOW);

@@ -10,7 +10,7 @@ use super::ledger::{Index, Ledger};
 use super::lockout::{Escalation, LockKey, LockRequest, LockScope, LockWait, Locked};
 use super::permit::Permit;
 use super::scope::{Landing, landing, lock_wait};
-use super::terminal::{FINAL_STRIKE, TerminalState};
+use super::terminal::TerminalState;
 use super::{BreakerPhase, Effect};
 use crate::api::time::{EpochMs, next_daily};
 use crate::classify::{Failover, ProviderTraits, Reason, Strike, Terminal, Verdict, WaitSource};
@@ -290,7 +290,7 @@ impl Failure<'_> {
         cooled.collect()
     }
 
-    /// The terminal state to enter. Strikes of one herd count once, and a state that follows from strikes is decided here.
+    /// The terminal state to enter. Strikes of one herd count once, so one that was counted already leads to none.
     fn terminal(&self, record: &mut ConnectionRecord, effects: &mut Vec<Effect>) -> Option<Terminal> {
         if self.verdict.strike != Some(Strike::Auth) {
             return self.verdict.terminal;
@@ -304,7 +304,7 @@ impl Failure<'_> {
             connection: Arc::clone(self.connection.name()),
             strikes,
         });
-        self.verdict.terminal.or((strikes >= FINAL_STRIKE).then_some(Terminal::Expired))
+        self.verdict.terminal
     }
 
     /// The rest that the verdict asks for, before jitter.

@@ -7,9 +7,6 @@ use super::ConnectionPhase;
 use crate::api::time::EpochMs;
 use crate::classify::{Reason, Terminal};
 
-/// The auth strike that makes a connection `expired`, without a success in between.
-pub const FINAL_STRIKE: u32 = 3;
-
 /// A terminal state with its history. Ordered so that the graver state wins a merge, then the earlier knowledge of it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

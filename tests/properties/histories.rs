@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use omniroute::api::time::EpochMs;
-use omniroute::classify::{AuthClass, LevelChange, Reason, Scope, Strike, Terminal, Verdict, WaitSource};
+use omniroute::classify::{AuthClass, History, LevelChange, Reason, Scope, Strike, Terminal, Verdict, WaitSource};
 use omniroute::resilience::lockout::MAX_LOCKS;
 use omniroute::resilience::{BreakerPhase, Checkpoint, ConnectionPhase, ConnectionState, Ledger, Permit, Report, Selection, SkipReason};
 use omniroute::snapshot::{Command, CommandKind, CommandVerb, QuotaFamily, Snapshot};
@@ -41,11 +41,12 @@ fn world(random: &mut Random) -> Snapshot {
 }
 
 /// A verdict as a classifier could have made it from this history.
-fn any_verdict(random: &mut Random, level: u32) -> Verdict {
+fn any_verdict(random: &mut Random, history: &History) -> Verdict {
+    let level = history.backoff_level;
     let base = match random.below(12) {
         0 => return Verdict { scope: Scope::Request, ..verdict() },
         1 => return terminal(*random.pick(&[Terminal::Banned, Terminal::Expired, Terminal::CreditsExhausted])),
-        2 => return strike(),
+        2 => return strike(history.auth_strikes),
         3 => return Verdict { strike: Some(Strike::RequestRejected), scope: Scope::Model, cooldown_ms: 5_000, ..verdict() },
         4..=6 => server_error(),
         7 => Verdict { reason: Reason::QuotaExhausted, ..verdict() },
@@ -175,8 +176,7 @@ fn history(seed: u64, steps: usize) -> [usize; 5] {
             }
             40..=79 if !permits.is_empty() => {
                 let (permit, model) = permits.swap_remove(random.below(permits.len() as u64) as usize);
-                let level = permit.history(Some(model), now).backoff_level;
-                let verdict = any_verdict(&mut random, level);
+                let verdict = any_verdict(&mut random, &permit.history(Some(model), now));
                 let status = *random.pick(&STATUSES);
                 let of = permit.connection().provider().name().to_string();
                 ledger.failure(permit, Some(model), status, &verdict, now, random.below(2_001) as f64 / 1_000.0 - 1.0);

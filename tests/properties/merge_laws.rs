@@ -24,7 +24,7 @@ fn pod(seed: u64) -> Ledger {
         let verdict = match random.below(6) {
             0 => stated(10_000 + random.below(50_000)),
             1 => Verdict { scope: Scope::Model, ..stated(20_000) },
-            2 => strike(),
+            2 => strike(0),
             3 => terminal(*random.pick(&[Terminal::Banned, Terminal::Expired])),
             4 => server_error(),
             _ => Verdict { level: LevelChange::Set(random.below(6) as u32), ..verdict() },

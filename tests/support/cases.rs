@@ -2,8 +2,8 @@
 
 use omniroute::api::time::EpochMs;
 use omniroute::classify::{
-    self, Attempt, AuthClass, CooldownProfile, FailureKind, History, LevelChange, ProviderTraits, QuotaReset, Reason, RetryHints, RuleSet, Scope,
-    Terminal, WaitSource, catalog, hints, terminal,
+    self, Attempt, AuthClass, CooldownProfile, FailureKind, History, LevelChange, ProviderTraits, QuotaReset, Reason, RetryHints, RuleSet,
+    Scope, Terminal, WaitSource, catalog, hints, terminal,
 };
 use omniroute::snapshot::{Rule, RuleVerdict};
 use serde_json::{Map, Value, json};
@@ -54,7 +54,8 @@ fn holds(wanted: &Value, got: &Value) -> bool {
     match wanted {
         Value::Null | Value::Bool(false) => absent(got),
         Value::Object(range) if range.contains_key("min") || range.contains_key("max") => got.as_f64().is_some_and(|n| {
-            range.get("min").and_then(Value::as_f64).is_none_or(|min| n >= min) && range.get("max").and_then(Value::as_f64).is_none_or(|max| n <= max)
+            range.get("min").and_then(Value::as_f64).is_none_or(|min| n >= min)
+                && range.get("max").and_then(Value::as_f64).is_none_or(|max| n <= max)
         }),
         Value::Number(n) => got.as_f64() == n.as_f64(),
         _ => wanted == got,
@@ -62,20 +63,20 @@ fn holds(wanted: &Value, got: &Value) -> bool {
 }
 
 /// A case, ready to be asked.
-struct Input {
-    provider: ProviderTraits,
-    model: Option<String>,
-    status: u16,
+pub struct Input {
+    pub provider: ProviderTraits,
+    pub model: Option<String>,
+    pub status: u16,
     headers: Vec<(String, String)>,
     body: String,
-    context: Value,
-    now: EpochMs,
-    history: History,
+    pub context: Value,
+    pub now: EpochMs,
+    pub history: History,
     rules: RuleSet,
 }
 
 impl Input {
-    fn of(case: &Value) -> Self {
+    pub fn of(case: &Value) -> Self {
         let context = case.get("context").cloned().unwrap_or(Value::Null);
         let now = EpochMs(context["nowMs"].as_i64().unwrap_or(1_700_000_000_000));
         let provider = provider(case, &context);
@@ -87,7 +88,8 @@ impl Input {
             auth_strikes: context["softStrikesUsed"].as_u64().and_then(|n| u32::try_from(n).ok()).unwrap_or(0),
             ..History::fresh(now, profile)
         };
-        let headers = case["headers"].as_object().into_iter().flatten().map(|(n, v)| (n.clone(), v.as_str().unwrap_or_default().to_owned()));
+        let headers =
+            case["headers"].as_object().into_iter().flatten().map(|(n, v)| (n.clone(), v.as_str().unwrap_or_default().to_owned()));
         let rules = operator_rules(case, &context);
         Self {
             model: context["model"].as_str().map(str::to_owned),
@@ -102,7 +104,7 @@ impl Input {
         }
     }
 
-    fn headers(&self) -> Vec<(&str, &str)> {
+    pub fn headers(&self) -> Vec<(&str, &str)> {
         self.headers.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect()
     }
 
@@ -119,7 +121,7 @@ impl Input {
         })
     }
 
-    fn verdict(&self) -> classify::Verdict {
+    pub fn verdict(&self) -> classify::Verdict {
         self.with_attempt(|attempt| classify::classify(attempt, &self.history, &self.rules))
     }
 
@@ -128,7 +130,7 @@ impl Input {
         hints::parse(&self.headers(), self.body.as_bytes(), self.status, china, self.now)
     }
 
-    fn fallback(&self) -> Value {
+    pub fn fallback(&self) -> Value {
         let v = self.verdict();
         let declared = v.decided_by.starts_with("rule.") || v.decided_by.starts_with("catalog.");
         let stated = v.wait_source.filter(|s| s.stated());
@@ -324,7 +326,7 @@ fn operator_rule(i: usize, rule: &Value) -> Rule {
     }
 }
 
-fn reason(name: &str) -> Option<Reason> {
+pub fn reason(name: &str) -> Option<Reason> {
     let pascal: String = name.split('_').map(|w| w[..1].to_uppercase() + &w[1..]).collect();
     serde_json::from_value(Value::String(pascal)).ok()
 }

@@ -85,14 +85,15 @@ pub fn server_error() -> Verdict {
     Verdict { reason: Reason::ServerError, counts_for_breaker: true, kind: FailureKind::Transient, ..verdict() }
 }
 
-/// Evidence of a bad key.
-pub fn strike() -> Verdict {
+/// Evidence of a bad key, after so many strikes; the third one is final.
+pub fn strike(before: u32) -> Verdict {
     Verdict {
         reason: Reason::AuthError,
         cooldown_ms: 300_000,
         wait_source: Some(WaitSource::Fixed),
         level: LevelChange::Unchanged,
         strike: Some(Strike::Auth),
+        terminal: (before >= 2).then_some(Terminal::Expired),
         ..verdict()
     }
 }
