@@ -9,7 +9,7 @@ use super::effect::Cause;
 use super::ledger::{Index, Ledger};
 use super::lockout::{Escalation, LockKey, LockRequest, LockScope, LockWait, Locked};
 use super::permit::Permit;
-use super::scope::{Landing, landing, lock_wait};
+use super::scope::{Landing, landing, lock_reason, lock_wait};
 use super::terminal::TerminalState;
 use super::{BreakerPhase, Effect};
 use crate::api::time::{EpochMs, next_daily};
@@ -345,18 +345,18 @@ impl Failure<'_> {
     fn lock(&self, record: &mut ConnectionRecord, scope: LockScope) -> Option<Effect> {
         let lockout = &self.index.settings.lockout;
         let model = self.model?;
-        let (wait, source) = lock_wait(self.verdict, lockout, until_reset_ms(&self.config.traits, self.now))?;
-        let rejected = self.verdict.strike == Some(Strike::RequestRejected);
+        let until_reset = until_reset_ms(&self.config.traits, self.now);
+        let (wait, source) = lock_wait(self.verdict, self.status, &self.config.traits, lockout, until_reset)?;
         let computed = source.computed() && !self.verdict.exact_wait;
         let jitter = if computed { self.jitter } else { 0.0 };
         let request = LockRequest {
-            reason: if rejected { Reason::RequestRejected } else { self.verdict.reason },
+            reason: lock_reason(self.verdict, self.status),
             source,
             wait: match wait {
                 LockWait::Exact { ms } => LockWait::Exact { ms: jittered_ms(ms, jitter) },
                 wait => wait,
             },
-            rejection: rejected,
+            rejection: self.verdict.strike == Some(Strike::RequestRejected),
             jitter,
             began: self.began,
             sequence: self.sequence,

@@ -2,8 +2,11 @@
 //! (decisions 3.7). Pure: it names the place, the ledger writes there.
 
 use super::lockout::{LockScope, LockWait, is_quota};
-use crate::classify::{ProviderTraits, Reason, Scope, Strike, Verdict, WaitSource};
+use crate::classify::{AuthClass, ProviderTraits, Reason, Scope, Strike, Verdict, WaitSource};
 use crate::snapshot::ModelLockout;
+
+/// First rest of a model that a self-hosted server does not have, milliseconds.
+const LOCAL_404_MS: u64 = 5_000;
 
 /// What rests after a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,6 +51,9 @@ fn undeclared(verdict: &Verdict, status: u16, model: bool, traits: &ProviderTrai
     if verdict.strike.is_some() || (traits.shared_wallet && is_wallet(verdict, status)) {
         return Landing::Connection;
     }
+    if is_local_404(status, traits) && model {
+        return Landing::Model(LockScope::RawModel);
+    }
     if traits.per_model_quota && per_model_status(status) {
         return match status {
             500 => Landing::RecordOnly,
@@ -66,15 +72,37 @@ const fn per_model_status(status: u16) -> bool {
     matches!(status, 402 | 403 | 404 | 410 | 429 | 500..)
 }
 
+/// A self-hosted server without this model: it may be loaded any moment (spec: resilience 6.4 row 17).
+fn is_local_404(status: u16, traits: &ProviderTraits) -> bool {
+    status == 404 && traits.auth_class == AuthClass::Local
+}
+
 /// True when the failure says that the account's money is gone.
 fn is_wallet(verdict: &Verdict, status: u16) -> bool {
     status == 402 || verdict.reason == Reason::CreditsExhausted
 }
 
+/// The reason that a lock shows: a 404 that says nothing more is about the model (spec: resilience 6.4 row 11), and a rejection of this
+/// client is told from a rate limit. Declared reasons stay (decisions 2.4).
+#[must_use]
+pub fn lock_reason(verdict: &Verdict, status: u16) -> Reason {
+    match verdict.reason {
+        _ if verdict.strike == Some(Strike::RequestRejected) => Reason::RequestRejected,
+        Reason::Unknown if status == 404 => Reason::NotFound,
+        reason => reason,
+    }
+}
+
 /// How long a lock lasts that a verdict asks for (spec: resilience 12.4), and where that comes from. `until_reset_ms` is the time to the
 /// provider's daily reset.
 #[must_use]
-pub fn lock_wait(verdict: &Verdict, lockout: &ModelLockout, until_reset_ms: u64) -> Option<(LockWait, WaitSource)> {
+pub fn lock_wait(
+    verdict: &Verdict,
+    status: u16,
+    traits: &ProviderTraits,
+    lockout: &ModelLockout,
+    until_reset_ms: u64,
+) -> Option<(LockWait, WaitSource)> {
     // A reset that was seen counts for locks even where `retryHints` keep it from the connection.
     let reset = verdict.quota_reset_ms.filter(|ms| is_quota(verdict.reason) && !verdict.exact_wait && *ms > verdict.cooldown_ms);
     if let Some(ms) = reset {
@@ -82,6 +110,7 @@ pub fn lock_wait(verdict: &Verdict, lockout: &ModelLockout, until_reset_ms: u64)
     }
     let source = verdict.wait_source.filter(|_| verdict.cooldown_ms > 0)?;
     Some(match source {
+        _ if is_local_404(status, traits) && source.computed() => (LockWait::Escalating { base_ms: LOCAL_404_MS }, WaitSource::Scaled),
         WaitSource::Scaled if verdict.reason == Reason::QuotaExhausted => {
             (LockWait::Exact { ms: until_reset_ms.min(lockout.quota_max_cooldown_ms) }, WaitSource::DailyReset)
         }
