@@ -51,6 +51,14 @@ fn the_committed_files_are_what_the_code_generates() {
 }
 
 #[test]
+fn the_reference_page_is_up_to_date() {
+    let page = omniroute::api::schema::reference::page(&definitions());
+    let committed = std::fs::read_to_string(root().join("docs/reference/fields.md")).unwrap_or_default();
+    assert!(page == committed, "docs/reference/fields.md is not up to date: run `omniroute crds --docs > docs/reference/fields.md`");
+    assert!(page.lines().any(|l| l.starts_with("| `gateway.autoscaling.maxReplicas` | integer 1–1000 | required |")), "{page}");
+}
+
+#[test]
 fn every_node_is_described_bounded_and_typed() {
     let mut faults = Vec::new();
     for definition in definitions() {
@@ -162,6 +170,23 @@ fn a_field_shows_its_default_or_says_what_happens_without_it() {
         });
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn fields_with_an_environment_variable_have_no_schema_default() {
+    let definition = definitions().into_iter().find(|d| d.kind == "ResilienceSettings").unwrap();
+    let with_variable: BTreeSet<String> =
+        omniroute::compile::SETTINGS.iter().filter(|row| row.env.is_some()).map(|row| format!("spec.{}", row.path)).collect();
+    let mut seen = BTreeSet::new();
+    walk(definition.schema(), "", &mut |path, node| {
+        let description = node["description"].as_str().unwrap_or_default();
+        if with_variable.contains(path) {
+            assert!(node["default"].is_null(), "{path}: a default in the schema would beat the environment");
+            assert!(description.contains("nvironment"), "{path} does not name its variable: {description}");
+            seen.insert(path.to_owned());
+        }
+    });
+    assert_eq!(seen, with_variable);
 }
 
 #[test]

@@ -299,15 +299,15 @@ pub struct Timeouts {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-duration" = ["1s", "24h"]))]
     pub response_start: Option<Duration>,
-    /// Without progress inside a stream; `0s` = off. Default 10m.
+    /// Without progress inside a stream; `0s` = off. Environment `STREAM_IDLE_TIMEOUT_MS`, default 10m.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-duration" = ["1s", "24h", "0s"]))]
     pub stream_idle: Option<Duration>,
-    /// Without content once a stream has started; `0s` = off. Default: the adaptive budget of `responseStart`.
+    /// Without content once a stream has started; `0s` = off. Environment `STREAM_CONTENT_STALL_TIMEOUT_MS`; default: the adaptive budget of `responseStart`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-duration" = ["1s", "24h", "0s"]))]
     pub stream_content_stall: Option<Duration>,
-    /// The whole attempt including its stream; `0s` = off. Default off.
+    /// The whole attempt including its stream; `0s` = off. Environment `STREAM_ACTIVE_TIMEOUT_MS`, default off.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-duration" = ["1s", "24h", "0s"]))]
     pub total: Option<Duration>,

@@ -504,7 +504,7 @@ pub struct ThroughputWatchdog {
     rule("target", "!has(self.enabled) || !self.enabled || has(self.target)", "must name `provider` and `model` when `enabled` is true"),
 ]))]
 pub struct EmergencyFallback {
-    /// Switch. Environment `OMNIROUTE_EMERGENCY_FALLBACK`, default false; acts only with a `target`.
+    /// Switch; needs a `target`. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
     /// The model of last resort. Without it: none.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::api::schema::definitions;
+use crate::api::schema::reference::page;
 
 /// Flags.
 #[derive(clap::Args, Debug)]
@@ -11,14 +12,18 @@ pub struct Args {
     /// Write one file per definition into this directory instead of printing all of them.
     #[arg(long, env = "OMNIROUTE_OUT", value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Print the reference page of all fields as Markdown instead.
+    #[arg(long, env = "OMNIROUTE_DOCS", conflicts_with = "out")]
+    docs: bool,
 }
 
 /// Runs the command.
 #[must_use]
 pub fn run(args: Args) -> ExitCode {
     let result = match &args.out {
+        _ if args.docs => print(&page(&definitions())),
         Some(dir) => write(dir),
-        None => print(),
+        None => files().and_then(|files| print(&files.into_iter().map(|(_, yaml)| yaml).collect::<Vec<_>>().join("---\n"))),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -49,9 +54,8 @@ fn files() -> Result<Vec<(String, String)>, Error> {
         .collect()
 }
 
-fn print() -> Result<(), Error> {
+fn print(text: &str) -> Result<(), Error> {
     use std::io::Write;
-    let text = files()?.into_iter().map(|(_, yaml)| yaml).collect::<Vec<_>>().join("---\n");
     std::io::stdout().write_all(text.as_bytes()).map_err(|source| Error::Write { path: "standard output".to_owned(), source })
 }
 

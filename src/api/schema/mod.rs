@@ -4,6 +4,7 @@
 //! structural schema. `crds/` is generated from here (`omniroute crds`) and never edited.
 
 mod normalise;
+pub mod reference;
 
 use kube::CustomResourceExt;
 use schemars::JsonSchema;

@@ -99,7 +99,7 @@ fn flatten_enum(map: &mut Map<String, Value>) {
         let constants = branch.get("const").into_iter().chain(branch.get("enum").and_then(Value::as_array).into_iter().flatten());
         for constant in constants {
             if let (Some(text), false) = (constant.as_str(), note.is_empty()) {
-                notes.push_str(&format!(" `{text}`: {}", lower_first(note)));
+                notes.push_str(&format!(" `{text}`: {note}"));
             }
             values.push(constant.clone());
         }
@@ -108,16 +108,6 @@ fn flatten_enum(map: &mut Map<String, Value>) {
     map.insert("type".to_owned(), json!("string"));
     map.insert("enum".to_owned(), Value::Array(values));
     map.insert("description".to_owned(), json!(description));
-}
-
-/// Lower-cases the first letter of a sentence that starts with an ordinary word (not with `OpenAI`).
-fn lower_first(text: &str) -> String {
-    let mut chars = text.chars();
-    let word = text.split(' ').next().unwrap_or_default();
-    match chars.next() {
-        Some(first) if !word.chars().skip(1).any(char::is_uppercase) => first.to_lowercase().chain(chars).collect(),
-        _ => text.to_owned(),
-    }
 }
 
 fn duration_rule(map: &mut Map<String, Value>, name: &str) {
@@ -187,7 +177,7 @@ mod tests {
         let out = spec(
             json!({"description": "How.", "oneOf": [{"const": "A", "type": "string", "description": "In turn."}, {"const": "B", "type": "string", "description": "OpenAI first."}]}),
         );
-        assert_eq!(out, json!({"type": "string", "enum": ["A", "B"], "description": "How. `A`: in turn. `B`: OpenAI first."}));
+        assert_eq!(out, json!({"type": "string", "enum": ["A", "B"], "description": "How. `A`: In turn. `B`: OpenAI first."}));
     }
 
     #[test]
