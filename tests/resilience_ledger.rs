@@ -7,7 +7,7 @@ mod support;
 use std::collections::BTreeSet;
 
 use omniroute::api::time::EpochMs;
-use omniroute::classify::{LevelChange, QuotaReset, Reason, Scope, Strike, Terminal, Verdict, WaitSource};
+use omniroute::classify::{Failover, LevelChange, QuotaReset, Reason, Scope, Strike, Terminal, Verdict, WaitSource};
 use omniroute::resilience::{BreakerPhase, ConnectionPhase, Effect, Ledger, Selection, SkipReason};
 use omniroute::snapshot::{Command, CommandKind, CommandVerb, QuotaFamily, RotationClass, Rule, RuleVerdict};
 use support::*;
@@ -670,6 +670,42 @@ fn rules_are_counted() {
     let shown: Vec<_> = rules.iter().map(|r| (r.name.as_str(), r.matches, r.shadow_matches, r.last_match_time)).collect();
     assert_eq!(shown, [("acts", 2, 0, Some(NOW.plus(5))), ("watches", 0, 1, Some(NOW))]);
     assert!(ledger.version(NOW) > before);
+}
+
+#[test]
+fn the_status_that_counts_is_the_restated_one() {
+    let ledger = ledger(&snapshot(|p| p.traits.per_model_quota = true));
+    fail(&ledger, "a", "m", 200, &Verdict { restated_status: Some(429), ..verdict() }, NOW);
+    let shown = state(&ledger, "a", NOW);
+    assert_eq!((shown.state, shown.lockouts.len(), shown.last_status), (ConnectionPhase::Active, 1, Some(429)));
+}
+
+#[test]
+fn opt_ins_complete_a_verdict_and_without_them_it_stands() {
+    let plain = Verdict { failover: Failover::Stop, scope: Scope::Request, cooldown_ms: 0, wait_source: None, ..verdict() };
+    let stall = Verdict { cooldown_ms: 0, wait_source: None, decided_by: "transport.stream-not-ready".into(), ..server_error() };
+    let mut snapshot = snapshot(|_| {});
+    let complete = |ledger: &Ledger, verdict: &Verdict, status| {
+        let mut verdict = verdict.clone();
+        ledger.complete(&mut verdict, status, &ledger.history(&cell(ledger, "a"), None, NOW));
+        verdict
+    };
+    let off = ledger(&snapshot);
+    assert_eq!(complete(&off, &plain, 400), plain);
+    assert_eq!(complete(&off, &stall, 0), stall);
+    snapshot.settings.rotation.on_400.enabled = true;
+    snapshot.settings.stream_stall_cooldown = true;
+    let on = ledger(&snapshot);
+    let rotated = complete(&on, &plain, 400);
+    assert_eq!((rotated.failover, rotated.reason, rotated.cooldown_ms), (Failover::OtherConnection, Reason::RateLimitExceeded, 120_000));
+    assert_eq!(complete(&on, &plain, 422), plain, "only 400");
+    let other_model = Verdict { failover: Failover::OtherModel, ..plain.clone() };
+    assert_eq!(complete(&on, &other_model, 400), other_model, "only what nothing else explains");
+    assert_eq!((complete(&on, &stall, 0).cooldown_ms, complete(&on, &stall, 0).level), (3_000, LevelChange::Set(1)));
+    fail(&on, "a", "m", 400, &rotated, NOW);
+    assert_eq!(until(&on, "a", NOW), Some(120_000));
+    snapshot.settings.rotation.rate_limit_reset_ms = 7_000;
+    assert_eq!(complete(&ledger(&snapshot), &plain, 400).cooldown_ms, 7_000);
 }
 
 #[test]

@@ -49,6 +49,8 @@ impl Ledger {
     ) -> Vec<Effect> {
         let index = self.index.load_full();
         self.count_rules(verdict, now);
+        // A restated status, or that of an error inside a 200, is the one that means something.
+        let status = verdict.restated_status.unwrap_or(status);
         let connection = Arc::clone(permit.connection());
         let config = connection.provider().config();
         let mut effects = Vec::new();

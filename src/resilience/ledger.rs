@@ -24,6 +24,7 @@ pub(super) struct LedgerSettings {
     pub provider_cooldown: ProviderCooldown,
     pub rotation: Rotation,
     pub probe_can_disable: bool,
+    pub stream_stall_cooldown: bool,
 }
 
 /// Counters of one operator rule.
@@ -250,6 +251,7 @@ fn settings(snapshot: &Snapshot) -> LedgerSettings {
         provider_cooldown: snapshot.settings.provider_cooldown,
         rotation: snapshot.settings.rotation,
         probe_can_disable: snapshot.settings.probe_can_disable,
+        stream_stall_cooldown: snapshot.settings.stream_stall_cooldown,
     }
 }
 

@@ -13,6 +13,7 @@ mod exclusion;
 mod ledger;
 pub mod lockout;
 mod merge;
+mod opt_in;
 mod permit;
 mod report;
 pub mod rotation;
