@@ -196,7 +196,7 @@ impl State {
         };
         score += load.backoff_level.saturating_mul(8).min(40);
         score += load.in_flight.saturating_mul(2).min(40);
-        score += quota_penalty(ctx.live, connection.index, ctx.now);
+        score += quota_penalty(connection, ctx.now);
         score += self.streak.filter(|(key, _)| *key == connection.key).map_or(0, |(_, uses)| uses.saturating_mul(2).min(12));
         if let Some(memory) = self.remembered.get(&connection.key) {
             score += match memory.used_at.map(|at| ctx.now.since(at)) {
@@ -212,12 +212,12 @@ impl State {
 }
 
 /// Penalty for what is left of the tightest allowance; 0 when nothing is known about any, since then it tells nobody apart.
-fn quota_penalty(live: &dyn Live, connection: usize, now: EpochMs) -> u32 {
-    let Some(quota) = live.quota(connection, now) else { return 0 };
-    if quota.limit_reached {
+fn quota_penalty(connection: &ConnectionNode, now: EpochMs) -> u32 {
+    let Some(quota) = connection.quota.get() else { return 0 };
+    if quota.is_reached(now) {
         return 200;
     }
-    let Some(left) = quota.windows.iter().map(|w| w.remaining.clamp(0.0, 1.0)).min_by(f64::total_cmp) else { return 0 };
+    let left = quota.remaining(now);
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // 0..=100
     let percent = (left * 100.0).round() as u32;
     let near = match percent {

@@ -199,39 +199,6 @@ pub struct Load {
     pub probing: bool,
 }
 
-/// What is known about a connection's allowances.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct Quota {
-    /// Known windows.
-    pub windows: Vec<QuotaWindow>,
-    /// The vendor said that a limit is reached.
-    pub limit_reached: bool,
-    /// When this was learned.
-    pub observed: EpochMs,
-}
-
-/// One allowance.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct QuotaWindow {
-    /// Which one.
-    pub kind: WindowKind,
-    /// Share that is left, 0–1.
-    pub remaining: f64,
-    /// When it starts again.
-    pub resets: Option<EpochMs>,
-}
-
-/// Kinds of allowances that the quota-aware strategies tell apart.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum WindowKind {
-    /// Some hours (the five-hour window of subscriptions), or shorter.
-    Session,
-    /// Seven days.
-    Weekly,
-    /// A month.
-    Monthly,
-}
-
 /// The present, as routing sees it. `connection` is the position in `Snapshot::connections`, `provider` that in `Snapshot::providers`.
 pub trait Live {
     /// May this connection take this model now?
@@ -243,11 +210,6 @@ pub trait Live {
     /// How busy the connection is.
     fn load(&self, _connection: usize) -> Load {
         Load::default()
-    }
-
-    /// What is known about its allowances.
-    fn quota(&self, _connection: usize, _now: EpochMs) -> Option<Quota> {
-        None
     }
 
     /// The connection of this provider that the request's session is pinned to.

@@ -100,6 +100,7 @@ impl Ordering<'_> {
         if !traits.protects_first && !definition.options.disable_session_stickiness {
             self.move_pinned(node, &mut ordered.places);
         }
+        self.move_slow(node, definition.options.predictive_ttft_ms, &mut ordered.places);
         self.move_by_window(node, definition, &mut ordered.places);
         ordered
     }
@@ -169,7 +170,7 @@ impl Ordering<'_> {
         let open = |connection: &Arc<ConnectionNode>, leaf: &Leaf| {
             only.is_none_or(|o| o.index == connection.index)
                 && connection_barrier(connection, self.request).is_none()
-                && self.live.check(connection.index, &leaf.model, self.now).is_ok()
+                && self.router.check(self.live, connection, &leaf.model, self.now).is_ok()
         };
         match &unit.kind {
             UnitKind::Leaf(leaf) => leaf.connections.iter().any(|c| open(c, leaf)),
@@ -185,25 +186,31 @@ impl Ordering<'_> {
 
     fn measure(&self, unit: &Unit, only: Option<&Arc<ConnectionNode>>, traits: Traits) -> Measured {
         let mut measured = Measured::default();
-        if !traits.load && !traits.quota {
+        if !traits.load && !traits.quota && !traits.session {
             return measured;
         }
-        let mut add = |connection: &Arc<ConnectionNode>| {
-            if traits.load {
-                let load = self.live.load(connection.index);
-                measured.in_flight = measured.in_flight.saturating_add(load.in_flight);
-                measured.probing |= load.probing;
-            }
-            if traits.quota && measured.quota.is_none() {
-                measured.quota = self.live.quota(connection.index, self.now);
-            }
+        let nested = match &unit.kind {
+            UnitKind::Leaf(_) => None,
+            UnitKind::Nested(child) => self.router.combos.get(*child),
         };
-        match (&unit.kind, only) {
-            (_, Some(connection)) => add(connection),
-            (UnitKind::Leaf(leaf), None) => leaf.connections.iter().for_each(&mut add),
-            (UnitKind::Nested(child), None) => {
-                let leaves = self.router.combos.get(*child).into_iter().flat_map(|node| &node.leaves);
-                leaves.flat_map(|leaf| &leaf.connections).for_each(&mut add);
+        let own = match &unit.kind {
+            UnitKind::Leaf(leaf) => Some(leaf),
+            UnitKind::Nested(_) => None,
+        };
+        for leaf in own.into_iter().chain(nested.into_iter().flat_map(|node| &node.leaves)) {
+            let pin = traits.session.then(|| self.live.pinned(leaf.provider.index)).flatten();
+            for connection in leaf.connections.iter().filter(|c| only.is_none_or(|o| o.index == c.index)) {
+                if traits.load {
+                    let load = self.live.load(connection.index);
+                    measured.in_flight = measured.in_flight.saturating_add(load.in_flight);
+                    measured.probing |= load.probing;
+                }
+                if traits.quota && measured.quota.is_none() {
+                    measured.quota = connection.quota.get();
+                }
+                if let Some(pin) = pin {
+                    measured.pinned = Some(measured.pinned.unwrap_or(false) || pin == connection.index);
+                }
             }
         }
         measured
@@ -217,8 +224,11 @@ impl Ordering<'_> {
         let pinned_here = |leaf: &Arc<Leaf>, only: Option<&Arc<ConnectionNode>>| {
             let Some(pin) = self.live.pinned(leaf.provider.index) else { return false };
             only.is_none_or(|o| o.index == pin)
-                && leaf.connections.iter().any(|c| c.index == pin && connection_barrier(c, self.request).is_none())
-                && self.live.check(pin, &leaf.model, self.now).is_ok()
+                && leaf.connections.iter().any(|c| {
+                    c.index == pin
+                        && connection_barrier(c, self.request).is_none()
+                        && self.router.check(self.live, c, &leaf.model, self.now).is_ok()
+                })
         };
         let at = places.iter().position(|place| match node.units.get(place.unit).map(|u| &u.kind) {
             Some(UnitKind::Leaf(leaf)) => pinned_here(leaf, place.connection.as_ref()),
@@ -229,6 +239,17 @@ impl Ordering<'_> {
         });
         if let Some(front) = at.and_then(|at| places.get_mut(..=at)) {
             front.rotate_right(1);
+        }
+    }
+
+    /// Targets that are slower on average than the combo allows go behind the others: excluded for good, they could never show that they
+    /// became faster.
+    fn move_slow(&self, node: &ComboNode, limit_ms: u64, places: &mut [Place]) {
+        if limit_ms > 0 {
+            places.sort_by_key(|place| match node.units.get(place.unit).map(|u| &u.kind) {
+                Some(UnitKind::Leaf(leaf)) => leaf.speed.as_ref().is_some_and(|speed| speed.is_slower_than(limit_ms, self.now)),
+                _ => false,
+            });
         }
     }
 

@@ -132,7 +132,7 @@ impl Planner<'_> {
         for connection in leaf.connections.iter().filter(|c| only.is_none_or(|o| o.index == c.index)) {
             let exclusion = connection_barrier(connection, self.request)
                 .map(Exclusion::of)
-                .or_else(|| self.live.check(connection.index, &leaf.model, self.now).err());
+                .or_else(|| self.router.check(self.live, connection, &leaf.model, self.now).err());
             match exclusion {
                 None => open.push(connection.clone()),
                 Some(exclusion) => self.plan.excluded.push(excluded_entry(leaf, &identity, Some(connection), exclusion, None)),

@@ -6,9 +6,14 @@ use std::sync::Arc;
 
 use super::accounts::Accounts;
 use super::expand::{Nesting, ordered_targets};
+use super::latency::Speed;
+use super::live::{Exclusion, ExclusionReason, Live};
+use super::quota::{self, QuotaCell};
 use super::request::glob_matches;
 use super::strategies::{self, Strategy};
-use crate::snapshot::{Combo, Connection, Dialect, Feature, Model, Price, Snapshot, Target, TargetKind};
+use crate::api::time::EpochMs;
+use crate::classify::Reason;
+use crate::snapshot::{AccountStrategy, Combo, Connection, Dialect, Feature, Model, Price, Snapshot, Target, TargetKind};
 
 /// Everything that routing knows about one snapshot. Shared by all threads; the state inside survives a reload where nothing changed.
 #[derive(Debug)]
@@ -16,6 +21,9 @@ pub struct Router {
     pub(super) snapshot: Arc<Snapshot>,
     pub(super) combos: Vec<ComboNode>,
     pub(super) providers: HashMap<String, Arc<ProviderNode>>,
+    /// In the order of `Snapshot::connections`; those of unknown providers are missing at the end.
+    connections: Vec<Arc<ConnectionNode>>,
+    learns_quota: bool,
     /// Exact client names of combos.
     pub(super) exact: HashMap<String, usize>,
     /// Lower-cased client names of combos; the first in order of combo names wins.
@@ -23,7 +31,7 @@ pub struct Router {
 }
 
 /// A connection.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct ConnectionNode {
     /// Position in `Snapshot::connections`.
     pub index: usize,
@@ -35,6 +43,14 @@ pub struct ConnectionNode {
     pub priority: i32,
     /// Share in weighted choices.
     pub weight: u32,
+    /// What its answers said about its allowances.
+    pub(super) quota: Arc<QuotaCell>,
+}
+
+impl PartialEq for ConnectionNode {
+    fn eq(&self, other: &Self) -> bool {
+        self.index == other.index && self.name == other.name
+    }
 }
 
 /// A provider with its connections, lowest priority number first, then by name.
@@ -77,6 +93,8 @@ pub struct Leaf {
     pub connections: Vec<Arc<ConnectionNode>>,
     /// Connections that are named or belong to the provider and never serve it: name, and the reason in words.
     pub barred: Vec<(Arc<str>, String)>,
+    /// How fast it answers; `None` where no combo asks.
+    pub(super) speed: Option<Arc<Speed>>,
 }
 
 /// One entry of a combo, in the order of its tiers.
@@ -127,9 +145,14 @@ impl Router {
     pub fn new(snapshot: Arc<Snapshot>, previous: Option<&Self>) -> Self {
         let providers = provider_nodes(&snapshot, previous);
         let nesting = Nesting::of(&snapshot.combos);
+        let mut speeds = kept_speeds(previous);
         let mut combos: Vec<ComboNode> = Vec::with_capacity(snapshot.combos.len());
         for combo in &snapshot.combos {
-            let units = ordered_targets(combo).into_iter().filter_map(|t| unit(t, &snapshot, &providers, &nesting)).collect();
+            let mut units: Vec<Unit> =
+                ordered_targets(combo).into_iter().filter_map(|t| unit(t, &snapshot, &providers, &nesting)).collect();
+            if combo.options.predictive_ttft_ms > 0 {
+                units.iter_mut().for_each(|unit| measure(unit, &mut speeds));
+            }
             let strategy = kept_strategy(combo, &snapshot, previous).unwrap_or_else(|| strategies::build(combo, &snapshot.settings));
             combos.push(ComboNode { name: combo.name.as_str().into(), units, strategy, leaves: Vec::new() });
         }
@@ -141,7 +164,44 @@ impl Router {
                 folded.entry(name.to_lowercase()).or_insert(index);
             }
         }
-        Self { snapshot, combos, providers, exact, folded }
+        let mut connections: Vec<Arc<ConnectionNode>> = providers.values().flat_map(|p| p.connections.iter().cloned()).collect();
+        connections.sort_by_key(|c| c.index);
+        let by_quota = snapshot.providers.iter().any(|p| p.account_strategy == AccountStrategy::P2C);
+        let learns_quota =
+            by_quota || snapshot.settings.quota_preflight.enabled || combos.iter().any(|c: &ComboNode| c.strategy.traits().quota);
+        Self { snapshot, combos, providers, connections, learns_quota, exact, folded }
+    }
+
+    /// Takes over what the headers of an answer say about the allowances of a connection (its position in the snapshot). `header` looks a
+    /// header up by its lower-case name. Costs nothing while no strategy looks at allowances.
+    pub fn learn_quota<'h>(&self, connection: usize, header: impl Fn(&str) -> Option<&'h str>, now: EpochMs) {
+        if !self.learns_quota {
+            return;
+        }
+        let node = self.connections.binary_search_by_key(&connection, |c| c.index).ok().and_then(|at| self.connections.get(at));
+        if let (Some(node), Some(quota)) = (node, quota::from_headers(header, now)) {
+            node.quota.learn(quota);
+        }
+    }
+
+    /// Whether a connection may take a model now: what the present says, then the quota preflight (routing spec 5.2 gate 6).
+    pub(super) fn check(&self, live: &dyn Live, connection: &ConnectionNode, model: &str, now: EpochMs) -> Result<(), Exclusion> {
+        live.check(connection.index, model, now)?;
+        let preflight = &self.snapshot.settings.quota_preflight;
+        let Some(quota) = preflight.enabled.then(|| connection.quota.get()).flatten() else { return Ok(()) };
+        if quota.remaining(now) * 100.0 > f64::from(preflight.cutoff_percent) {
+            return Ok(());
+        }
+        // Without a known end the next answer must be able to say that it is over: such an allowance is not held against it.
+        match quota.tightest_reset(now) {
+            Some(until) => Err(Exclusion {
+                reason: ExclusionReason::QuotaCutoff,
+                until: Some(until),
+                cause: Some(Reason::QuotaExhausted),
+                stated: true,
+            }),
+            None => Ok(()),
+        }
     }
 
     /// The snapshot it was built from.
@@ -170,6 +230,8 @@ pub fn stable_key(text: &str) -> u64 {
 
 fn provider_nodes(snapshot: &Snapshot, previous: Option<&Router>) -> HashMap<String, Arc<ProviderNode>> {
     let mut by_provider: HashMap<&str, Vec<Arc<ConnectionNode>>> = HashMap::new();
+    let before = previous.into_iter().flat_map(|p| p.connections.iter());
+    let kept: HashMap<&str, Arc<QuotaCell>> = before.map(|c| (&*c.name, c.quota.clone())).collect();
     for (index, connection) in snapshot.connections.iter().enumerate() {
         by_provider.entry(&connection.provider).or_default().push(Arc::new(ConnectionNode {
             index,
@@ -177,6 +239,7 @@ fn provider_nodes(snapshot: &Snapshot, previous: Option<&Router>) -> HashMap<Str
             key: stable_key(&connection.name),
             priority: connection.priority,
             weight: connection.weight,
+            quota: kept.get(connection.name.as_str()).cloned().unwrap_or_default(),
         }));
     }
     let mut nodes = HashMap::with_capacity(snapshot.providers.len());
@@ -206,6 +269,21 @@ fn kept_strategy(combo: &Combo, snapshot: &Snapshot, previous: Option<&Router>) 
     let index = previous.snapshot.combos.iter().position(|c| c == combo)?;
     let same_defaults = previous.snapshot.settings.combo_sticky_round_robin_limit == snapshot.settings.combo_sticky_round_robin_limit;
     same_defaults.then(|| previous.combos.get(index).map(|c| c.strategy.clone())).flatten()
+}
+
+/// What is known about the speed of targets, by `PROVIDER/MODEL`.
+fn kept_speeds(previous: Option<&Router>) -> HashMap<Arc<str>, Arc<Speed>> {
+    let leaves = previous.into_iter().flat_map(|p| &p.combos).flat_map(|c| &c.leaves);
+    leaves.filter_map(|leaf| Some((leaf.label.clone(), leaf.speed.clone()?))).collect()
+}
+
+/// Lets the speed of a target be measured.
+fn measure(unit: &mut Unit, speeds: &mut HashMap<Arc<str>, Arc<Speed>>) {
+    if let UnitKind::Leaf(leaf) = &mut unit.kind
+        && let Some(leaf) = Arc::get_mut(leaf)
+    {
+        leaf.speed = Some(speeds.entry(leaf.label.clone()).or_default().clone());
+    }
 }
 
 /// `None` for a reference to nothing: such a target cannot be dispatched, and the compiler has said so.
@@ -263,6 +341,7 @@ fn leaf(name: Arc<str>, label: Arc<str>, provider: Arc<ProviderNode>, model: &st
         price,
         connections,
         barred,
+        speed: None,
     }
 }
 

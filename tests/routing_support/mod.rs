@@ -9,7 +9,7 @@ use std::sync::Arc;
 use omniroute::api::time::EpochMs;
 use omniroute::classify::{Failover, FailureKind, LevelChange, Reason, Scope, Terminal, Verdict, WaitSource};
 use omniroute::routing::{
-    Answer, Exclusion, ExclusionReason, Failure, KeyPolicy, Live, Load, Quota, Random, Request, Resolved, Router, Seeded, Step, Walk,
+    Answer, Exclusion, ExclusionReason, Failure, KeyPolicy, Live, Load, Random, Request, Resolved, Router, Seeded, Step, Walk,
 };
 use omniroute::snapshot::{Attempts, Combo, Connection, Dialect, Model, Provider, Snapshot, Strategy, Target, TargetKind};
 
@@ -172,7 +172,6 @@ pub fn quota() -> Reply {
 pub struct World {
     pub resting: RefCell<Vec<(usize, Option<String>, Exclusion)>>,
     pub loads: RefCell<HashMap<usize, Load>>,
-    pub quotas: RefCell<HashMap<usize, Quota>>,
     pub pins: RefCell<HashMap<usize, usize>>,
     /// Failures leave no trace.
     pub forget: bool,
@@ -209,10 +208,6 @@ impl Live for World {
 
     fn load(&self, connection: usize) -> Load {
         self.loads.borrow().get(&connection).copied().unwrap_or_default()
-    }
-
-    fn quota(&self, connection: usize, _now: EpochMs) -> Option<Quota> {
-        self.quotas.borrow().get(&connection).cloned()
     }
 
     fn pinned(&self, provider: usize) -> Option<usize> {

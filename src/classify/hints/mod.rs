@@ -58,6 +58,13 @@ pub fn from_headers(headers: &[(&str, &str)], status: u16, now: EpochMs) -> Opti
     })
 }
 
+/// The time until the instant that the value of a reset header means, milliseconds: durations, epochs, deltas in seconds, ISO instants and
+/// HTTP dates.
+#[must_use]
+pub fn until_reset(value: &str, now: EpochMs) -> Option<u64> {
+    instant::reset_value(value, Clock { now, china: false })
+}
+
 /// The typed wait of an answer: headers, RetryInfo, fields.
 pub(super) fn typed(headers: &[(&str, &str)], body: &super::body::Body<'_>, status: u16, clock: Clock) -> Option<Wait> {
     let wait = |ms, source| Wait { ms, source, typed: true };

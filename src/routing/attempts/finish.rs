@@ -43,7 +43,7 @@ impl Walk {
             let ms = self.limits.set_retry_delay_ms;
             return Some(Step::Wait { ms, until: now.plus(ms) });
         }
-        let timers = self.seen.iter().filter_map(|(leaf, _, connection)| live.check(connection.index, &leaf.model, now).err());
+        let timers = self.seen.iter().filter_map(|(leaf, _, connection)| self.router.check(live, connection, &leaf.model, now).err());
         let earliest = timers.filter(Exclusion::is_transient).filter_map(|e| e.until).min();
         if let Some(step) = self.wait_for(earliest, now) {
             return Some(step);
@@ -62,7 +62,7 @@ impl Walk {
         let mut usable_now = false;
         let mut excluded = std::mem::take(&mut self.barred);
         for (leaf, identity, connection) in &self.seen {
-            let exclusion = match live.check(connection.index, &leaf.model, now) {
+            let exclusion = match self.router.check(live, connection, &leaf.model, now) {
                 Err(exclusion) => exclusion,
                 Ok(()) if self.exhaustion.standing(leaf, connection) == Standing::Out => Exclusion::of(ExclusionReason::RequestExhaustion),
                 Ok(()) => {
@@ -125,7 +125,7 @@ impl Walk {
             if self.count(&running) > 0 || self.exhaustion.standing(&running.leaf, &running.connection) == Standing::Out {
                 continue;
             }
-            let rests = match live.check(running.connection.index, &running.leaf.model, now) {
+            let rests = match self.router.check(live, &running.connection, &running.leaf.model, now) {
                 Ok(()) => false,
                 Err(e) if self.exhaustion.is_own(&e, &running.leaf, &running.connection) => true,
                 Err(_) => continue,
@@ -149,7 +149,7 @@ impl Walk {
             return None;
         }
         let usable =
-            |c: &&Arc<ConnectionNode>| self.request.key.allows_connection(c.index) && live.check(c.index, &leaf.model, now).is_ok();
+            |c: &&Arc<ConnectionNode>| self.request.key.allows_connection(c.index) && self.router.check(live, c, &leaf.model, now).is_ok();
         let connection = leaf.connections.iter().find(usable)?.clone();
         let running = Running { identity: leaf.label.clone(), leaf, connection, emergency: true };
         self.dispatch(running, Hop::NextTarget, 0, false, now)
@@ -161,7 +161,7 @@ impl Walk {
             let running = Running { leaf: leaf.clone(), identity: identity.clone(), connection: connection.clone(), emergency: false };
             self.count(&running) == 0
                 && self.exhaustion.standing(leaf, connection) == Standing::Fresh
-                && live.check(connection.index, &leaf.model, now).is_ok()
+                && self.router.check(live, connection, &leaf.model, now).is_ok()
         })
     }
 

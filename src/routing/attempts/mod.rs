@@ -334,6 +334,9 @@ impl Walk {
     pub fn succeeded(&mut self, latency_ms: u64, now: EpochMs) {
         let Some(running) = self.running.take() else { return };
         running.leaf.provider.accounts.observe(&running.connection, latency_ms, false, now);
+        if let Some(speed) = &running.leaf.speed {
+            speed.push(latency_ms, false, now);
+        }
         self.tell_all(EventKind::Succeeded { latency_ms }, now);
         self.done = true;
     }

@@ -43,7 +43,7 @@ impl Walk {
     pub(super) fn repeat(&mut self, live: &dyn Live, now: EpochMs) -> Option<Step> {
         let delay = self.again.take()?;
         let running = self.last.clone()?;
-        let rests = match live.check(running.connection.index, &running.leaf.model, now) {
+        let rests = match self.router.check(live, &running.connection, &running.leaf.model, now) {
             Ok(()) => false,
             Err(e) if !e.stated && matches!(e.reason, ExclusionReason::ConnectionCooldown | ExclusionReason::ModelLockout) => true,
             Err(_) => return None,
@@ -84,7 +84,7 @@ impl Walk {
             }
             Standing::Fresh => {}
         }
-        match live.check(running.connection.index, &running.leaf.model, now) {
+        match self.router.check(live, &running.connection, &running.leaf.model, now) {
             Ok(()) => Ok(()),
             Err(exclusion) if self.exhaustion.is_own(&exclusion, &running.leaf, &running.connection) => {
                 self.deferred.push(running.clone());

@@ -1,14 +1,19 @@
 //! The strategies, one file each. A strategy puts the entries of one combo into an order and learns from what happened; it dispatches
 //! nothing and excludes nothing. One engine walks the order for all of them (decisions 4.1).
 
+pub mod auto;
 mod bounded;
 mod by_facts;
 mod cache_optimized;
 mod declared;
+mod headroom;
 mod least_used;
 mod lkgp;
 mod p2c;
+mod quota_weighted;
 mod random_order;
+mod reset_aware;
+mod reset_window;
 mod round_robin;
 mod strict_random;
 mod weighted;
@@ -16,19 +21,24 @@ mod weighted;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use super::live::Quota;
+use super::quota::Quota;
 use super::random::Random;
 use super::request::Request;
 use crate::api::time::EpochMs;
 use crate::snapshot::{Combo, Price, Settings, Strategy as Kind};
 
+pub use auto::AutoOrder;
 pub use by_facts::{ContextOptimized, CostOptimized, expected_cost};
 pub use cache_optimized::CacheOptimized;
 pub use declared::Declared;
+pub use headroom::Headroom;
 pub use least_used::LeastUsed;
 pub use lkgp::LastKnownGood;
 pub use p2c::PowerOfTwo;
+pub use quota_weighted::QuotaWeighted;
 pub use random_order::RandomOrder;
+pub use reset_aware::ResetAware;
+pub use reset_window::ResetWindow;
 pub use round_robin::RoundRobin;
 pub use strict_random::StrictRandom;
 pub use weighted::Weighted;
@@ -43,7 +53,12 @@ pub const IMPLEMENTED: &[Kind] = &[
     Kind::Random,
     Kind::LeastUsed,
     Kind::CostOptimized,
+    Kind::ResetAware,
+    Kind::ResetWindow,
+    Kind::Headroom,
+    Kind::QuotaWeighted,
     Kind::StrictRandom,
+    Kind::Auto,
     Kind::Lkgp,
     Kind::ContextOptimized,
     Kind::CacheOptimized,
@@ -79,6 +94,8 @@ pub struct Measured {
     pub probing: bool,
     /// Allowances of its connection.
     pub quota: Option<Quota>,
+    /// Whether the session is pinned to it; `None` without a session.
+    pub pinned: Option<bool>,
 }
 
 /// What a strategy may look at beside the candidates.
@@ -153,6 +170,8 @@ pub struct Traits {
     pub load: bool,
     /// It looks at `measured.quota`.
     pub quota: bool,
+    /// It looks at `measured.pinned`.
+    pub session: bool,
     /// A target with several connections is several candidates, one each.
     pub per_connection: bool,
     /// Its first candidate stays first: session pins do not move another one in front.
@@ -192,16 +211,14 @@ pub fn build(combo: &Combo, settings: &Settings) -> Arc<dyn Strategy> {
         Kind::ContextOptimized => Arc::new(ContextOptimized),
         Kind::Lkgp => Arc::new(LastKnownGood::default()),
         Kind::CacheOptimized => Arc::new(CacheOptimized),
-        Kind::Priority
-        | Kind::FillFirst
-        | Kind::ContextRelay
-        | Kind::ResetAware
-        | Kind::ResetWindow
-        | Kind::Headroom
-        | Kind::QuotaWeighted
-        | Kind::Auto
-        | Kind::Fusion
-        | Kind::Pipeline => Arc::new(Declared),
+        Kind::ResetAware => Arc::new(ResetAware::new(options.reset_aware_tie_band_percent, options.reset_aware_exhaustion_guard_percent)),
+        Kind::ResetWindow => Arc::new(ResetWindow::new(options.reset_window_tie_band_ms)),
+        Kind::Headroom => Arc::new(Headroom),
+        Kind::QuotaWeighted => {
+            Arc::new(QuotaWeighted::new(options.quota_weighted_floor_percent, options.reset_aware_exhaustion_guard_percent))
+        }
+        Kind::Auto => Arc::new(AutoOrder::new(options.auto.as_ref())),
+        Kind::Priority | Kind::FillFirst | Kind::ContextRelay | Kind::Fusion | Kind::Pipeline => Arc::new(Declared),
     }
 }
 
