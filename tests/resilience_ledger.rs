@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use omniroute::api::time::EpochMs;
 use omniroute::classify::{Failover, LevelChange, QuotaReset, Reason, Scope, Strike, Terminal, Verdict, WaitSource};
+use omniroute::resilience::claude_lane::{LaneContext, LaneWait, WallResponse};
 use omniroute::resilience::{BreakerPhase, ConnectionPhase, Effect, Ledger, Selection, SkipReason};
 use omniroute::snapshot::{Command, CommandKind, CommandVerb, QuotaFamily, RotationClass, Rule, RuleVerdict};
 use support::*;
@@ -670,6 +671,61 @@ fn rules_are_counted() {
     let shown: Vec<_> = rules.iter().map(|r| (r.name.as_str(), r.matches, r.shadow_matches, r.last_match_time)).collect();
     assert_eq!(shown, [("acts", 2, 0, Some(NOW.plus(5))), ("watches", 0, 1, Some(NOW))]);
     assert!(ledger.version(NOW) > before);
+}
+
+#[test]
+fn threads_race_for_one_probe_and_leave_no_request_behind() {
+    let ledger = ledger(&snapshot(|p| p.breaker.failure_threshold = 1));
+    fail(&ledger, "a", "m", 503, &server_error(), NOW);
+    let a = cell(&ledger, "a");
+    for round in 1..50 {
+        let now = NOW.plus(30_000 + round);
+        let permits: Vec<_> = std::thread::scope(|scope| {
+            let racing: Vec<_> = (0..8).map(|_| scope.spawn(|| ledger.begin(&a, now))).collect();
+            racing.into_iter().filter_map(|thread| thread.join().expect("no panic").ok()).collect()
+        });
+        assert_eq!((permits.len(), a.in_flight()), (1, 1), "round {round}");
+    }
+    assert_eq!(a.in_flight(), 0);
+}
+
+#[test]
+fn traffic_that_changes_nothing_leaves_the_version_alone() {
+    let ledger = ledger(&snapshot(|p| p.traits.per_model_quota = true));
+    fail(&ledger, "a", "m", 503, &verdict(), NOW);
+    let later = NOW.plus(4_000);
+    succeed(&ledger, "a", "other", later);
+    let version = ledger.version(later);
+    for _ in 0..3 {
+        succeed(&ledger, "a", "other", later);
+        succeed(&ledger, "b", "m", later);
+    }
+    assert_eq!(ledger.version(later), version);
+}
+
+#[test]
+fn the_lane_belongs_to_those_who_opted_in() {
+    let mut snapshot = snapshot(|_| {});
+    let ledger = ledger(&snapshot);
+    assert!(cell(&ledger, "a").claude().is_none());
+    snapshot.connections[0].claude.low_priority_mode = true;
+    ledger.configure(&snapshot, NOW);
+    let wall = [
+        ("anthropic-ratelimit-unified-status", "rejected"),
+        ("anthropic-ratelimit-unified-slow-offer", "treatment"),
+        ("anthropic-ratelimit-unified-reset", "1800003600"),
+    ];
+    let a = cell(&ledger, "a");
+    let context = LaneContext { now: NOW, jitter: 0.0, ceiling_ms: None };
+    let response = WallResponse { status: 429, headers: &wall, sent_slow: false };
+    let (mut lane, options) = a.claude().expect("opted in");
+    lane.on_response(&options, &response, &mut LaneWait::default(), &context);
+    drop(lane);
+    ledger.configure(&snapshot, NOW);
+    assert!(a.claude().is_some_and(|(lane, _)| lane.is_active(NOW)), "a new snapshot leaves it open");
+    snapshot.connections[0].credential_fingerprint = "another account".to_owned();
+    ledger.configure(&snapshot, NOW);
+    assert!(a.claude().is_some_and(|(lane, _)| !lane.is_active(NOW)));
 }
 
 #[test]

@@ -99,23 +99,28 @@ impl Ledger {
         let mut effects = Vec::new();
         let probe = permit.take_probe();
         if probe.is_some() || provider.is_dirty() {
-            effects.extend(provider_success(provider, probe, permit.provider_began, now));
-            self.changed(None);
+            let (ended, shown) = provider_success(provider, probe, permit.provider_began, now);
+            effects.extend(ended);
+            if shown {
+                self.changed(None);
+            }
         }
         if connection.is_dirty() {
-            let families = provider.config();
-            effects.extend(connection.update(now, |record| {
+            let config = provider.config();
+            let (ended, shown) = connection.update(now, |record| {
                 let mut effects = Vec::new();
-                if permit.began == connection.sequence() {
-                    clear_errors(record, &connection, now, &mut effects);
-                }
+                let cleared = permit.began == connection.sequence() && clear_errors(record, &connection, now, &mut effects);
                 if let Some(model) = model {
-                    let ended = record.locks.success(model, &families.families, permit.began, now);
-                    effects.extend(ended.iter().map(|key| lockout_ended(&connection, key, Cause::Success)));
+                    let locks = record.locks.success(model, &config.families, permit.began, now);
+                    effects.extend(locks.iter().map(|key| lockout_ended(&connection, key, Cause::Success)));
                 }
-                effects
-            }));
-            self.changed(connection.read(|record| record.next_change(now)));
+                let shown = cleared || !effects.is_empty();
+                (effects, shown)
+            });
+            effects.extend(ended);
+            if shown {
+                self.changed(connection.read(|record| record.next_change(now)));
+            }
         }
         effects
     }
@@ -167,15 +172,15 @@ impl Ledger {
     }
 }
 
-/// A success seen by the provider: the breaker's and the window's business.
-fn provider_success(provider: &Arc<ProviderCell>, probe: Option<ProbeToken>, began: u64, now: EpochMs) -> Vec<Effect> {
+/// A success seen by the provider: the breaker's and the window's business. Also answers whether what is shown changed.
+fn provider_success(provider: &Arc<ProviderCell>, probe: Option<ProbeToken>, began: u64, now: EpochMs) -> (Vec<Effect>, bool) {
     provider.update(now, |record, config| {
         let mut effects = Vec::new();
-        let before = record.breaker.phase(now, &config.breaker);
+        let before = record.breaker.state(now, &config.breaker);
         let origin = ProviderCell::origin(record, probe, began);
         record.breaker.success(now, origin, &config.breaker);
-        let after = record.breaker.phase(now, &config.breaker);
-        if before != after && after == BreakerPhase::Closed {
+        let after = record.breaker.state(now, &config.breaker);
+        if before.state != after.state && after.state == BreakerPhase::Closed {
             effects.push(Effect::BreakerClosed { provider: Arc::clone(provider.name()), by: Cause::Success });
         }
         let rests = record.window.until(now, &config.window).is_some();
@@ -185,7 +190,8 @@ fn provider_success(provider: &Arc<ProviderCell>, probe: Option<ProbeToken>, beg
                 effects.push(Effect::ProviderCooldownEnded { provider: Arc::clone(provider.name()), by: Cause::Success });
             }
         }
-        effects
+        let shown = before != after || !effects.is_empty();
+        (effects, shown)
     })
 }
 
@@ -200,8 +206,9 @@ fn breaker_effect(provider: &Arc<ProviderCell>, state: super::BreakerState) -> O
     }
 }
 
-/// Forgets every error of a connection.
-fn clear_errors(record: &mut ConnectionRecord, cell: &ConnectionCell, now: EpochMs, effects: &mut Vec<Effect>) {
+/// Forgets every error of a connection; answers whether there was one.
+fn clear_errors(record: &mut ConnectionRecord, cell: &ConnectionCell, now: EpochMs, effects: &mut Vec<Effect>) -> bool {
+    let found = record.has_errors(now);
     let (provider, connection) = (Arc::clone(cell.provider().name()), Arc::clone(cell.name()));
     if let Some(terminal) = record.terminal.take() {
         effects.push(Effect::TerminalCleared {
@@ -220,6 +227,7 @@ fn clear_errors(record: &mut ConnectionRecord, cell: &ConnectionCell, now: Epoch
     record.rotation = Default::default();
     record.last_status = None;
     record.last_reason = None;
+    found
 }
 
 pub(super) fn lockout_ended(cell: &ConnectionCell, key: &LockKey, by: Cause) -> Effect {

@@ -220,15 +220,19 @@ impl ConnectionRecord {
         cooldown.into_iter().chain(gate).reduce(Exclusion::longer)
     }
 
-    /// True while a success has something to clear.
-    fn is_dirty(&self, now: EpochMs) -> bool {
+    /// True while the connection shows an error.
+    pub(super) fn has_errors(&self, now: EpochMs) -> bool {
         self.last_status.is_some()
             || self.last_reason.is_some()
             || self.terminal.is_some()
             || self.strikes.count() > 0
             || self.gate.failures > 0
             || self.cooldown.memory(now).is_some()
-            || !self.locks.is_empty()
+    }
+
+    /// True while a success has something to clear.
+    fn is_dirty(&self, now: EpochMs) -> bool {
+        self.has_errors(now) || !self.locks.is_empty()
     }
 
     /// When the shown state changes by itself next.
@@ -292,12 +296,15 @@ impl ConnectionCell {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// The usage-wall lane with its options; `None` unless the connection opted in or a lane is still to be ended.
+    /// The usage-wall lane with its options; `None` unless the connection opted in.
     pub fn claude(&self) -> Option<(MutexGuard<'_, ClaudeLane>, ClaudeOptions)> {
         let options = self.config.load().claude.clone();
-        let wanted = options.low_priority_mode || options.auto_limit_reset;
-        let lane = wanted.then(|| lock(&self.lane)).or_else(|| Some(lock(&self.lane)).filter(|lane| lane.is_remembered()));
-        lane.map(|lane| (lane, options))
+        (options.low_priority_mode || options.auto_limit_reset).then(|| (lock(&self.lane), options))
+    }
+
+    /// Forgets the lane (its owner opted out, or changed the account).
+    pub(super) fn close_lane(&self) {
+        *lock(&self.lane) = ClaudeLane::default();
     }
 
     pub(super) fn config(&self) -> Arc<ConnectionConfig> {

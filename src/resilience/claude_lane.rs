@@ -242,12 +242,6 @@ impl ClaudeLane {
         self.served
     }
 
-    /// True when a lane is open, whether or not the options still want it.
-    #[must_use]
-    pub(super) const fn is_remembered(&self) -> bool {
-        self.resets_at_s.is_some()
-    }
-
     /// Judges one answer.
     pub fn on_response(
         &mut self,

@@ -259,6 +259,9 @@ fn settings(snapshot: &Snapshot) -> LedgerSettings {
 fn reconfigure(cell: &ConnectionCell, old: &ConnectionConfig, now: EpochMs) -> Vec<Effect> {
     let new = cell.config();
     let mut effects = Vec::new();
+    if old.fingerprint != new.fingerprint || old.claude != new.claude {
+        cell.close_lane();
+    }
     if old.fingerprint != new.fingerprint {
         effects.extend(super::commands::forget_credential(cell, now));
     }
