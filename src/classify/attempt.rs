@@ -158,6 +158,14 @@ pub struct History {
     pub retry_override_ms: Option<u64>,
 }
 
+impl ProviderTraits {
+    /// True when nothing at all is known about the provider, not even its name: then every text may be read (spec: resilience 7, QS).
+    #[must_use]
+    pub fn is_unknown(&self) -> bool {
+        self.name.is_empty() && self.catalog_id.is_empty()
+    }
+}
+
 impl History {
     /// No failure before.
     #[must_use]

@@ -126,7 +126,7 @@ impl<'a> Context<'a> {
         let china = found.seen.has(Evidence::ChinaTime)
             || (has_wait_clause(&found) && catalog::facts(&provider.catalog_id).is_some_and(|f| f.china_time))
             || body.codes.iter().any(|c| c == "1308" || c == "1310");
-        let oauth_or_unknown = provider.auth_class == AuthClass::OAuth || provider.catalog_id.is_empty();
+        let oauth_or_unknown = provider.auth_class == AuthClass::OAuth || provider.is_unknown();
         let seen = Seen429 { seen: found.seen, provider, oauth_or_unknown };
         Self {
             attempt,
@@ -483,7 +483,7 @@ impl<'a> Context<'a> {
             daily_quota: timer.daily,
             quota_reset_ms: quota_reset.then_some(timer.ms),
             ambiguous_auth: self.ambiguous_auth(),
-            restated_status: self.restated.map(|r| r.status),
+            restated_status: self.restated.map(|r| r.status).or((!is_transport && self.attempt.status < 400).then_some(self.status)),
             restated_wait_ms: self.restated.and_then(|r| r.wait_ms).filter(|_| self.stated().is_none()),
             decided_by: Arc::from(id),
             rule: None,

@@ -27,7 +27,7 @@ const GATE: Seen = Seen::of(&[
 
 /// Whether the text of an answer may be read as a quota (QS).
 pub(super) fn gate(provider: &ProviderTraits, status: u16, seen: Seen) -> bool {
-    status != 429 || provider.catalog_id.is_empty() || provider.auth_class == AuthClass::OAuth || seen.any(GATE)
+    status != 429 || provider.is_unknown() || provider.auth_class == AuthClass::OAuth || seen.any(GATE)
 }
 
 /// `classify429`.

@@ -14,7 +14,7 @@ use crate::snapshot::{Rule, RuleTransport, RuleVerdict};
 /// Everything that [`super::classify()`] matches with, compiled once per snapshot: the built-in phrases, the operator's rules and ban signals.
 #[derive(Debug)]
 pub struct RuleSet {
-    pub(super) scanner: Scanner,
+    pub(super) scanner: Arc<Scanner>,
     disabled: HashSet<String>,
     pub(super) rules: Vec<OperatorRule>,
     index: Index,
@@ -119,9 +119,9 @@ pub(super) struct Facts<'a> {
 }
 
 /// The scanner of the built-in phrases alone, for callers without a rule set.
-pub(super) fn builtin_scanner() -> &'static Scanner {
-    static SCANNER: OnceLock<Scanner> = OnceLock::new();
-    SCANNER.get_or_init(|| Builder::with_builtins().build())
+pub(super) fn builtin_scanner() -> &'static Arc<Scanner> {
+    static SCANNER: OnceLock<Arc<Scanner>> = OnceLock::new();
+    SCANNER.get_or_init(|| Arc::new(Builder::with_builtins().build()))
 }
 
 impl Default for RuleSet {
@@ -135,7 +135,7 @@ impl RuleSet {
     /// act; `custom_banned` are literal texts that mean that the account is dead (spec: resilience 6.3).
     #[must_use]
     pub fn new(rules: &[Rule], disabled_builtins: &[String], custom_banned: &[String]) -> Self {
-        let mut builder = Builder::with_builtins();
+        let mut builder = Builder::default();
         for signal in custom_banned {
             builder.add_plain(signal, Evidence::AccountDead);
         }
@@ -148,7 +148,9 @@ impl RuleSet {
         let has_texts = compiled.iter().any(|r| r.text.is_some() || r.not_text.is_some());
         let restates = rules.iter().any(|r| r.verdict.restate_status.is_some() && !r.shadow);
         let disabled = disabled_builtins.iter().cloned().collect();
-        Self { scanner: builder.build(), disabled, rules: compiled, index, catch_all, has_texts, restates }
+        // Without own texts and codes every rule set shares the automaton of the built-in phrases.
+        let scanner = if builder.is_empty() { Arc::clone(builtin_scanner()) } else { Arc::new(builder.add_builtins().build()) };
+        Self { scanner, disabled, rules: compiled, index, catch_all, has_texts, restates }
     }
 
     /// Whether a built-in row acts.

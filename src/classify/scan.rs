@@ -110,7 +110,17 @@ pub(super) struct Builder {
 impl Builder {
     /// A builder with everything that is built in.
     pub(super) fn with_builtins() -> Self {
-        let mut builder = Self::default();
+        Self::default().add_builtins()
+    }
+
+    /// True when nothing was added.
+    pub(super) fn is_empty(&self) -> bool {
+        self.texts.is_empty() && self.operator.is_empty() && self.keys.is_empty()
+    }
+
+    /// Adds everything that is built in.
+    pub(super) fn add_builtins(self) -> Self {
+        let mut builder = self;
         for list in PHRASES {
             for phrase in list.phrases {
                 builder.add_phrase(phrase, list.evidence);

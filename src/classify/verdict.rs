@@ -247,7 +247,7 @@ pub struct Verdict {
     pub quota_reset_ms: Option<u64>,
     /// Mistral's ambiguous 401.
     pub ambiguous_auth: bool,
-    /// The status after restatement, when one was restated.
+    /// The status to go on with when the original one was wrong: restated, or that of an error inside a 2xx.
     pub restated_status: Option<u16>,
     /// The wait that goes with a restated status when the upstream stated none.
     pub restated_wait_ms: Option<u64>,
