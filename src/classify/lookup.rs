@@ -119,7 +119,7 @@ pub fn transport_ids() -> &'static [&'static str] {
 }
 
 /// A built-in row that saw evidence and did not decide.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct NearMiss {
     /// Id of the row or name of the rule.
     pub id: String,

@@ -57,11 +57,15 @@ fn time(text: &str) -> Option<(Time, &str)> {
         Some((second, rest)) => (second, rest),
         None => (0, rest),
     };
-    let rest = match rest.strip_prefix(['.', ',']) {
-        Some(fraction) if fraction.starts_with(|c: char| c.is_ascii_digit()) => fraction.trim_start_matches(|c: char| c.is_ascii_digit()),
-        _ => rest,
+    let (nanos, rest) = match rest.strip_prefix(['.', ',']) {
+        Some(after) if after.starts_with(|c: char| c.is_ascii_digit()) => {
+            let rest = after.trim_start_matches(|c: char| c.is_ascii_digit());
+            let digits = after.get(..(after.len() - rest.len()).min(9))?;
+            (format!("{digits:0<9}").parse().ok()?, rest)
+        }
+        _ => (0, rest),
     };
-    Some((Time::new(hour, minute, second, 0).ok()?, rest))
+    Some((Time::new(hour, minute, second, nanos).ok()?, rest))
 }
 
 /// A zone after a time: `Z`, `UTC`, `GMT`, an offset, or an IANA name in parentheses.
@@ -69,28 +73,33 @@ fn zone(text: &str) -> (Option<TimeZone>, &str) {
     let trimmed = text.trim_start_matches(' ');
     let named = |n: usize| (Some(TimeZone::UTC), trimmed.get(n..).unwrap_or_default());
     if trimmed.get(..3).is_some_and(|z| z.eq_ignore_ascii_case("utc") || z.eq_ignore_ascii_case("gmt")) {
-        return named(3);
+        let rest = trimmed.get(3..).unwrap_or_default();
+        return if rest.starts_with(['+', '-']) { offset(rest).unwrap_or((None, text)) } else { named(3) };
     }
     if text.starts_with(['Z', 'z']) {
         return named(1);
     }
-    if let Some(inner) = trimmed.strip_prefix('(').and_then(|t| t.split_once(')')) {
-        return match TimeZone::get(inner.0) {
-            Ok(tz) => (Some(tz), inner.1),
+    if let Some((inner, rest)) = trimmed.strip_prefix('(').and_then(|t| t.split_once(')')) {
+        return match TimeZone::get(inner) {
+            Ok(tz) => (Some(tz), rest),
+            Err(_) if inner.starts_with("UTC") || inner.starts_with("GMT") => (zone(inner).0, rest),
             Err(_) => (None, text),
         };
     }
-    let sign = match trimmed.bytes().next() {
-        Some(b'+') => 1,
-        Some(b'-') => -1,
-        _ => return (None, text),
+    offset(trimmed).unwrap_or((None, text))
+}
+
+/// `+08:00`, `+0800`, `+8`.
+fn offset(text: &str) -> Option<(Option<TimeZone>, &str)> {
+    let sign = match text.bytes().next()? {
+        b'+' => 1,
+        b'-' => -1,
+        _ => return None,
     };
-    let Some((hours, rest)) = trimmed.get(1..).and_then(two) else { return (None, text) };
+    let (hours, rest) = text.get(1..).and_then(|t| two(t).or_else(|| one_or_two(t)))?;
     let (minutes, rest) = two(rest.strip_prefix(':').unwrap_or(rest)).unwrap_or((0, rest));
-    match Offset::from_seconds(sign * (i32::from(hours) * 3600 + i32::from(minutes) * 60)) {
-        Ok(offset) => (Some(TimeZone::fixed(offset)), rest),
-        Err(_) => (None, text),
-    }
+    let offset = Offset::from_seconds(sign * (i32::from(hours) * 3600 + i32::from(minutes) * 60)).ok()?;
+    Some((Some(TimeZone::fixed(offset)), rest))
 }
 
 /// The zone of instants without one.

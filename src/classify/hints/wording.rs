@@ -105,16 +105,25 @@ enum Rank {
 
 /// The wait that the wording states. `durations_first` is the order of weekly texts.
 pub(in super::super) fn words(body: &Body<'_>, found: &Found, durations_first: bool, clock: Clock) -> Option<Wait> {
-    let mut best: Option<(Rank, u8, u32, u64)> = None;
+    // In one text the first clause of the best rank; over texts the best rank, then the longest: the order of JSON keys does not matter.
+    let (mut best, mut here): (Option<(Rank, u64)>, Option<(u8, Rank, u64)>) = (None, None);
+    let longer = |best: Option<(Rank, u64)>, (_, rank, ms): (u8, Rank, u64)| match best {
+        Some((r, old)) if r < rank || (r == rank && old >= ms) => best,
+        _ => Some((rank, ms)),
+    };
     for (piece, end, trigger) in &found.triggers {
         let Some((rank, ms)) = clause(body, *piece, *end, *trigger, durations_first, clock) else { continue };
-        // Of the same rank: the first in a text, the longest over texts.
-        let better = best.is_none_or(|(r, p, _, old)| rank < r || (rank == r && p != *piece && ms > old));
-        if better {
-            best = Some((rank, *piece, *end, ms));
-        }
+        here = match here {
+            Some((p, r, old)) if p == *piece => Some(if rank < r { (p, rank, ms) } else { (p, r, old) }),
+            Some(done) => {
+                best = longer(best, done);
+                Some((*piece, rank, ms))
+            }
+            None => Some((*piece, rank, ms)),
+        };
     }
-    best.map(|(.., ms)| Wait { ms, source: WaitSource::Body, typed: false })
+    let best = here.map_or(best, |last| longer(best, last));
+    best.map(|(_, ms)| Wait { ms, source: WaitSource::Body, typed: false })
 }
 
 /// The wait of `please retry in Ns` alone.
