@@ -1,101 +1,20 @@
 //! The decision procedure: restatement, detectors, operator rules, catalog, tables. Pure.
 
-use std::cell::OnceCell;
 use std::sync::Arc;
 
-use super::body::{self, Body};
 use super::catalog::{self, CATALOG, CatalogCooldown, CatalogRule};
+use super::context::Context;
 use super::detectors::DETECTORS;
 use super::error_type::error_type;
-use super::evidence::Evidence;
-use super::evidence::Seen;
 use super::global_table::{SPECIFIC, STATUS_ROWS, TEXT_ROWS};
-use super::hints::{self, Clock, Wait};
 use super::kind;
 use super::request_shape::REQUEST_SHAPE;
-use super::restatement::RESTATEMENTS;
-use super::row::{self, Only, Outcome, Rest, Row};
-use super::rules::{Facts, OperatorRule, RuleSet};
-use super::scan::Found;
+use super::row::{self, Outcome, Rest, Row};
+use super::rules::{OperatorRule, RuleSet};
 use super::terminal::{self, TerminalInput};
-use super::{
-    Attempt, AuthClass, Failover, History, LevelChange, ProviderTraits, Reason, RetryHints, Scope, Strike, TransportError, Verdict,
-    WaitSource, transport,
-};
+use super::timer::Timer;
+use super::{Attempt, Failover, History, Reason, Scope, Strike, TransportError, Verdict, WaitSource, transport};
 use crate::api::time::EpochMs;
-
-/// Shortest rest for a stated wait (decisions 9.5).
-const SHORTEST_STATED_MS: u64 = 1_000;
-/// First rest of a rejected model, doubled each time (5.7).
-const FIRST_REJECTION_MS: u64 = 5_000;
-/// Longest rest of a rejected model (decisions 1.8).
-const LONGEST_REJECTION_MS: u64 = row::HOUR;
-
-/// What an attempt shows, before anything is decided.
-pub(super) struct Seen429<'a> {
-    /// Evidence.
-    pub seen: Seen,
-    /// Traits of the provider.
-    pub provider: &'a ProviderTraits,
-    /// The provider is a subscription's, or unknown.
-    pub oauth_or_unknown: bool,
-}
-
-impl Seen429<'_> {
-    /// Whether the provider's catalog id is one of these.
-    pub(super) fn is(&self, ids: &[&str]) -> bool {
-        ids.iter().any(|id| self.provider.catalog_id.eq_ignore_ascii_case(id))
-    }
-
-    /// Whether the provider is one of Google's clouds.
-    pub(super) fn google_cloud(&self) -> bool {
-        catalog::facts(&self.provider.catalog_id).is_some_and(|f| f.google_cloud)
-    }
-}
-
-/// Everything that a classification needs.
-pub(super) struct Context<'a> {
-    attempt: &'a Attempt<'a>,
-    history: &'a History,
-    rules: &'a RuleSet,
-    body: Body<'a>,
-    pub(super) found: Found,
-    seen: Seen429<'a>,
-    /// Status that is classified: restated, or of an error inside a 200.
-    pub(super) status: u16,
-    restated: Option<Restated>,
-    clock: Clock,
-    typed: OnceCell<Option<Wait>>,
-    worded: OnceCell<Option<Wait>>,
-}
-
-/// A corrected status.
-#[derive(Clone, Copy)]
-pub(super) struct Restated {
-    /// The right status.
-    pub status: u16,
-    /// Id as the specification writes it; `None` = an operator's rule.
-    pub rule_id: Option<&'static str>,
-    /// Wait when none is stated.
-    pub wait_ms: Option<u64>,
-}
-
-/// What a wait is made of.
-#[derive(Clone, Copy)]
-struct Timer {
-    ms: u64,
-    source: Option<WaitSource>,
-    level: LevelChange,
-    daily: bool,
-}
-
-impl Timer {
-    const NONE: Self = Self { ms: 0, source: None, level: LevelChange::Unchanged, daily: false };
-
-    fn fixed(ms: u64, source: WaitSource) -> Self {
-        Self { ms, source: Some(source), level: LevelChange::Set(0), daily: false }
-    }
-}
 
 /// Classifies one failed attempt.
 #[must_use]
@@ -105,81 +24,7 @@ pub fn classify(attempt: &Attempt<'_>, history: &History, rules: &RuleSet) -> Ve
     context.decide()
 }
 
-impl<'a> Context<'a> {
-    /// Reads the attempt.
-    pub(super) fn new(attempt: &'a Attempt<'a>, history: &'a History, rules: &'a RuleSet) -> Self {
-        let body = body::read(attempt.body);
-        let mut found = rules.scanner.scan(&body);
-        let provider = attempt.provider;
-        if !found.glm.is_empty() && catalog::facts(&provider.catalog_id).is_some_and(|f| f.china_time) {
-            let glm = found.glm;
-            found.seen.extend(glm);
-        }
-        if body.error_code_1010 {
-            found.seen.add(Evidence::Fingerprint);
-        }
-        if body.bare_usage_limit {
-            found.seen.add(Evidence::QuotaPhrase);
-        }
-        header_evidence(attempt.headers, &mut found.seen);
-        let status = if attempt.status < 400 { body.status.unwrap_or(502) } else { attempt.status };
-        let china = found.seen.has(Evidence::ChinaTime)
-            || (has_wait_clause(&found) && catalog::facts(&provider.catalog_id).is_some_and(|f| f.china_time))
-            || body.codes.iter().any(|c| c == "1308" || c == "1310");
-        let oauth_or_unknown = provider.auth_class == AuthClass::OAuth || provider.is_unknown();
-        let seen = Seen429 { seen: found.seen, provider, oauth_or_unknown };
-        Self {
-            attempt,
-            history,
-            rules,
-            body,
-            found,
-            seen,
-            status,
-            restated: None,
-            clock: Clock { now: history.now, china },
-            typed: OnceCell::new(),
-            worded: OnceCell::new(),
-        }
-    }
-
-    /// Corrects the status: operator rules with `restateStatus` first, then the registry.
-    pub(super) fn restate(&mut self) {
-        if self.rules.restates {
-            self.scan_whole_body();
-            let restated = self.rules.first_restating(self.facts()).and_then(|r| r.verdict.restate_status);
-            if let Some(status) = restated {
-                self.restated = Some(Restated { status, rule_id: None, wait_ms: None });
-                self.status = status;
-                return;
-            }
-        }
-        let seen = self.seen.seen;
-        let row = RESTATEMENTS.iter().find(|r| {
-            seen.has(r.marker) && !seen.has(r.veto) && r.from.contains(&self.status) && self.seen.is(r.providers) && self.rules.acts(r.id)
-        });
-        if let Some(row) = row {
-            let restated = Restated { status: row.to, rule_id: Some(row.rule_id), wait_ms: Some(row.default_wait_ms) };
-            self.restated = Some(restated);
-            self.status = row.to;
-        }
-    }
-
-    /// The restatement that was made.
-    pub(super) fn restated(&self) -> Option<Restated> {
-        self.restated
-    }
-
-    fn scan_whole_body(&mut self) {
-        if self.body.json {
-            self.rules.scan_whole_body(self.attempt.body, &mut self.found);
-        }
-    }
-
-    pub(super) fn facts(&self) -> Facts<'_> {
-        Facts::of(self.attempt, self.status, &self.body, &self.found)
-    }
-
+impl Context<'_> {
     /// The ordered procedure.
     pub(super) fn decide(&mut self) -> Verdict {
         if let Some(kind) = self.attempt.transport {
@@ -229,151 +74,6 @@ impl<'a> Context<'a> {
         table.iter().find(|row| self.holds(row))
     }
 
-    /// Whether every condition of a row holds.
-    pub(super) fn holds(&self, row: &Row) -> bool {
-        let seen = self.seen.seen;
-        (row.seen.is_empty() || seen.any(row.seen))
-            && !seen.any(row.unless)
-            && row.on.has(self.status)
-            && (!row.gate || self.gate())
-            && row.only.iter().all(|only| self.only(*only))
-            && self.rules.acts(row.id)
-    }
-
-    /// The quota gate (QS).
-    pub(super) fn gate(&self) -> bool {
-        kind::gate(self.attempt.provider, self.status, self.seen.seen)
-    }
-
-    /// One further condition.
-    pub(super) fn only(&self, only: Only) -> bool {
-        let seen = self.seen.seen;
-        let provider = self.attempt.provider;
-        match only {
-            Only::Providers(ids) => self.seen.is(ids),
-            Only::GoogleCloud => self.seen.google_cloud(),
-            Only::GeminiMetric => seen.has(Evidence::GeminiMetric),
-            Only::ApiKey => !self.seen.oauth_or_unknown,
-            Only::ModelKnown => self.attempt.model.is_some_and(|m| !m.is_empty()),
-            Only::MoneyIsFinal => !provider.passthrough_models || (provider.shared_wallet && seen.has(Evidence::Balance)),
-            Only::NoShortWait => seen.has(Evidence::QuotaTerminal) || !self.declares_short(),
-            Only::ResetKnown => provider.quota_reset.is_some() || self.typed().is_some_and(|w| w.source == WaitSource::Header),
-            Only::WaitStated => self.stated().is_some(),
-            Only::Concurrent => seen.has(Evidence::Concurrency),
-            Only::BothResourceAndNotFound => seen.has(Evidence::RequestResource) && seen.has(Evidence::NotFoundText),
-            Only::PerModelQuota => provider.per_model_quota,
-            Only::PermissionBesideModel => seen.any(Seen::of(&[Evidence::ModelAccess, Evidence::ModelPermission])),
-        }
-    }
-
-    fn declares_short(&self) -> bool {
-        hints::declares_short(&self.body, &self.found, self.clock)
-    }
-
-    /// The wait of headers, RetryInfo and fields.
-    pub(super) fn typed(&self) -> Option<Wait> {
-        *self.typed.get_or_init(|| hints::typed(self.attempt.headers, &self.body, self.status, self.clock))
-    }
-
-    /// Any stated wait.
-    pub(super) fn stated(&self) -> Option<Wait> {
-        self.typed().or_else(|| {
-            *self.worded.get_or_init(|| {
-                if !has_wait_clause(&self.found) {
-                    return None;
-                }
-                hints::words(&self.body, &self.found, self.seen.seen.has(Evidence::Weekly), self.clock)
-            })
-        })
-    }
-
-    /// The stated wait that counts for a reason: `retryHints` governs rate limits, a quota's reset always counts (decisions 9.5).
-    fn honoured(&self, reason: Reason) -> Option<Wait> {
-        if reason == Reason::QuotaExhausted {
-            return self.stated();
-        }
-        match self.history.profile.retry_hints {
-            RetryHints::None => None,
-            RetryHints::Typed => self.typed(),
-            RetryHints::All => self.stated(),
-        }
-    }
-
-    /// A stated wait as a timer.
-    fn stated_timer(&self, reason: Reason) -> Option<Timer> {
-        self.honoured(reason).map(stated_wait)
-    }
-
-    /// retryable(R) of section 7 with the ranks of 5.3.
-    fn backoff(&self, reason: Reason) -> Timer {
-        if let Some(timer) = self.stated_timer(reason) {
-            return timer;
-        }
-        if let Some(wait) = self.restated.and_then(|r| r.wait_ms) {
-            return Timer::fixed(wait, WaitSource::Catalog);
-        }
-        let own = self.history.retry_override_ms.or(self.attempt.provider.retry_delay_ms).filter(|ms| *ms > 0);
-        if let Some(ms) = own.filter(|_| reason == Reason::RateLimitExceeded) {
-            return Timer::fixed(ms, WaitSource::Override);
-        }
-        let profile = self.history.profile;
-        let level = self.history.backoff_level;
-        let factor = 1u64.checked_shl(level.min(profile.max_backoff_steps)).unwrap_or(u64::MAX);
-        let ms = profile.base_cooldown_ms.saturating_mul(factor).min(profile.max_cooldown_ms);
-        let level = level.saturating_add(1).min(profile.max_backoff_steps);
-        Timer { ms, source: Some(WaitSource::Scaled), level: LevelChange::Set(level), daily: false }
-    }
-
-    /// Until the daily reset: a stated wait, else the provider's clock, else midnight UTC (decisions 1.6).
-    fn daily(&self, reason: Reason) -> Timer {
-        if let Some(timer) = self.stated_timer(reason) {
-            return Timer { daily: true, ..timer };
-        }
-        let now = self.history.now;
-        let declared = self.attempt.provider.quota_reset.as_ref().and_then(|r| hints::until_hour(&r.time_zone, r.hour, now));
-        let ms = declared.or_else(|| hints::until_hour("UTC", 0, now)).unwrap_or(row::DAY);
-        Timer { ms, source: Some(WaitSource::DailyReset), level: LevelChange::Set(0), daily: true }
-    }
-
-    /// The engine's own computation for a rule without a cooldown.
-    fn normal(&self, reason: Reason) -> Timer {
-        let per_day = reason == Reason::QuotaExhausted
-            && self.seen.seen.has(Evidence::PerDay)
-            && !self.seen.seen.any(Seen::of(&[Evidence::TokensPerDay, Evidence::TpdLimit]));
-        if per_day { self.daily(reason) } else { self.backoff(reason) }
-    }
-
-    fn timer(&self, reason: Reason, rest: Rest) -> Timer {
-        let stated = || self.stated_timer(reason);
-        match rest {
-            Rest::None => Timer::NONE,
-            Rest::Fixed(ms) => Timer::fixed(ms, WaitSource::Fixed),
-            Rest::Backoff => self.backoff(reason),
-            // The deadline of another gateway is its own, whatever `retryHints` says of a vendor's.
-            Rest::PeerDeadline => self.stated().map_or_else(|| self.backoff(reason), stated_wait),
-            Rest::StatedOr(ms) => stated().unwrap_or_else(|| Timer::fixed(ms, WaitSource::Fixed)),
-            Rest::DailyReset => self.daily(reason),
-            Rest::Base => stated().unwrap_or(Timer {
-                ms: self.history.profile.base_cooldown_ms,
-                source: Some(WaitSource::Fixed),
-                level: LevelChange::Unchanged,
-                daily: false,
-            }),
-            Rest::LevelKept(ms) => {
-                Timer { level: LevelChange::Unchanged, ..stated().unwrap_or_else(|| Timer::fixed(ms, WaitSource::Fixed)) }
-            }
-            Rest::AuthStrike => {
-                let ms = (5 * row::MINUTE) << self.history.auth_strikes.min(2);
-                Timer { level: LevelChange::Unchanged, ..Timer::fixed(ms, WaitSource::Fixed) }
-            }
-            Rest::RejectionStrike => {
-                let factor = 1u64.checked_shl(self.history.request_rejections.min(32)).unwrap_or(u64::MAX);
-                let ms = FIRST_REJECTION_MS.saturating_mul(factor).min(LONGEST_REJECTION_MS);
-                Timer { level: LevelChange::Unchanged, ..Timer::fixed(ms, WaitSource::Fixed) }
-            }
-        }
-    }
-
     fn by_row(&self, row: &'static Row, shadows: Vec<Arc<str>>) -> Verdict {
         let mut outcome = row.outcome;
         if outcome.rest == Rest::PeerDeadline && self.stated().is_some_and(|w| w.ms >= row::HOUR) {
@@ -394,9 +94,9 @@ impl<'a> Context<'a> {
     /// The catalog rule that holds.
     pub(super) fn catalog_rule(&self) -> Option<&'static CatalogRule> {
         CATALOG.iter().find(|rule| {
-            rule.seen.is_none_or(|e| self.seen.seen.has(e))
+            rule.seen.is_none_or(|e| self.sight.seen.has(e))
                 && rule.on.has(self.status)
-                && self.seen.is(rule.providers)
+                && self.sight.is(rule.providers)
                 && (rule.cooldown != CatalogCooldown::Stated || self.stated().is_some())
                 && self.rules.acts(rule.id)
         })
@@ -452,11 +152,11 @@ impl<'a> Context<'a> {
 
     /// Puts a verdict together.
     fn verdict(&self, id: &str, outcome: Outcome, timer: Timer, shadow_rules: Vec<Arc<str>>) -> Verdict {
-        let seen = self.seen.seen;
+        let seen = self.sight.seen;
         let is_transport = self.attempt.transport.is_some();
-        let error_type = if is_transport { None } else { error_type(self.status, &self.seen) };
-        let by_rule = !(id.starts_with("rule.") || id.starts_with("catalog.")) && !is_transport;
-        let terminal = if by_rule { self.terminal(error_type, &outcome) } else { None };
+        let error_type = if is_transport { None } else { error_type(self.status, &self.sight) };
+        let declared = id.starts_with("rule.") || id.starts_with("catalog.");
+        let terminal = if !declared && !is_transport { self.terminal(error_type, &outcome) } else { None };
         let quota_reset = outcome.reason == Reason::QuotaExhausted && (timer.daily || timer.source.is_some_and(WaitSource::stated));
         let counts = kind::counts_for_breaker(kind::BreakerInput {
             status: if is_transport { None } else { Some(self.status) },
@@ -464,7 +164,7 @@ impl<'a> Context<'a> {
             reason: outcome.reason,
             scope: outcome.scope,
             skip: outcome.skip_breaker || self.attempt.via_proxy,
-            bridge: self.seen.is(&["chatgpt-web"]),
+            bridge: self.sight.is(&["chatgpt-web"]),
         });
         Verdict {
             reason: outcome.reason,
@@ -509,15 +209,10 @@ impl<'a> Context<'a> {
     /// Mistral's body that says nothing (6.6).
     fn ambiguous_auth(&self) -> bool {
         self.attempt.status == 401
-            && self.seen.is(&["mistral"])
+            && self.sight.is(&["mistral"])
             && serde_json::from_slice::<std::collections::BTreeMap<String, String>>(self.attempt.body)
                 .is_ok_and(|m| m.len() == 1 && m.get("detail").is_some_and(|d| d == "Unauthorized"))
     }
-}
-
-/// A stated wait as it stands, within its bounds.
-fn stated_wait(wait: Wait) -> Timer {
-    Timer::fixed(wait.ms.clamp(SHORTEST_STATED_MS, hints::MAX_WAIT_MS), wait.source)
 }
 
 /// The outcome of a declared reason and scope.
@@ -536,75 +231,5 @@ fn reason_of_status(status: u16) -> Reason {
         503 | 529 => Reason::ModelCapacity,
         500.. => Reason::ServerError,
         _ => Reason::Unknown,
-    }
-}
-
-/// Whether a clause of the wait parser is there.
-fn has_wait_clause(found: &Found) -> bool {
-    !found.triggers.is_empty()
-}
-
-/// Evidence in headers.
-fn header_evidence(headers: &[(&str, &str)], seen: &mut Seen) {
-    for (name, value) in headers {
-        if name.len() < 20 || name.as_bytes()[0] | 0x20 != b'x' {
-            continue;
-        }
-        let is = |wanted: &str| name.eq_ignore_ascii_case(wanted);
-        let value = value.trim();
-        if is("x-omni-fallback-hint") && value.eq_ignore_ascii_case("connection_cooldown") {
-            seen.add(Evidence::SupervisorHint);
-        } else if is("x-omniroute-local-cooldown") {
-            seen.add(Evidence::PeerCooldown);
-        } else if is("x-ratelimit-remaining-requests") && value == "0" {
-            seen.add(Evidence::NoRequestsLeft);
-        } else if is("x-ratelimit-remaining-tokens") && value == "0" {
-            seen.add(Evidence::NoTokensLeft);
-        } else if is("x-model-quota-remaining") {
-            let spent = value.split(',').filter_map(|pair| pair.split_once('=')).any(|(_, n)| n.trim() == "0");
-            if spent {
-                seen.add(Evidence::ModelQuotaSpent);
-            }
-        }
-    }
-}
-
-impl Context<'_> {
-    /// Why a row with evidence did not decide.
-    pub(super) fn why_not(&self, row: &Row, decided: &str) -> Option<String> {
-        if !self.rules.acts(row.id) {
-            return Some("it is switched off".to_owned());
-        }
-        if !row.on.has(self.status) {
-            return Some(format!("status {} is not among its statuses ({})", self.status, row.on));
-        }
-        if self.seen.seen.any(row.unless) {
-            return Some("other evidence vetoes it".to_owned());
-        }
-        if row.gate && !self.gate() {
-            return Some("a 429 of a provider with keys needs an explicit quota phrase".to_owned());
-        }
-        match row.only.iter().find(|only| !self.only(**only)) {
-            Some(only) => Some(format!("its condition {only:?} does not hold")),
-            None => Some(format!("{decided} was asked first")),
-        }
-    }
-
-    /// Operator rules whose text is present but that did not decide.
-    pub(super) fn near_rules(&self, decided: &str) -> Vec<super::NearMiss> {
-        let facts = self.facts();
-        let misses = self.rules.rules.iter().filter(|r| r.text_is_in(&self.found) && format!("rule.{}", r.name) != decided);
-        misses
-            .map(|r| super::NearMiss {
-                id: format!("rule.{}", r.name),
-                why: if !r.holds(facts) {
-                    format!("another of its conditions does not hold (statuses: {:?})", r.statuses)
-                } else if r.shadow {
-                    "it is in Shadow mode".to_owned()
-                } else {
-                    format!("{decided} was asked first")
-                },
-            })
-            .collect()
     }
 }

@@ -1,6 +1,6 @@
 //! The fine type of an error (6.7): the second opinion that terminal resolution and logs use. First match wins.
 
-use super::engine::Seen429;
+use super::context::Sight;
 use super::evidence::Evidence::*;
 use super::evidence::Seen;
 
@@ -12,7 +12,7 @@ const SUBSCRIPTION: Seen = Seen::of(&[Subscription, Weekly, Session]);
 const DAILY: Seen = Seen::of(&[Daily, Tomorrow, TpdLimit]);
 
 /// The type, named as in the specification.
-pub(super) fn error_type(status: u16, ctx: &Seen429<'_>) -> Option<&'static str> {
+pub(super) fn error_type(status: u16, ctx: &Sight<'_>) -> Option<&'static str> {
     let seen = ctx.seen;
     let oauth = ctx.oauth_or_unknown;
     let subscription = seen.any(SUBSCRIPTION) || (seen.has(SubscriptionClaude) && ctx.is(&["claude", "claude-code", "cc"]));
@@ -42,7 +42,7 @@ pub(super) fn error_type(status: u16, ctx: &Seen429<'_>) -> Option<&'static str>
 }
 
 /// Rows 11–17.
-fn forbidden(ctx: &Seen429<'_>) -> Option<&'static str> {
+fn forbidden(ctx: &Sight<'_>) -> Option<&'static str> {
     let seen = ctx.seen;
     if seen.any(Seen::of(&[Fingerprint, Challenge])) {
         return Some("fingerprint_rejection");

@@ -80,10 +80,7 @@ pub(super) fn counts_for_breaker(input: BreakerInput) -> bool {
             | Reason::ConcurrencyLimited
             | Reason::RequestRejected
     );
-    input.status.is_none_or(|s| TRIP.contains(&s))
-        && !input.skip
-        && !account
-        && input.scope != Scope::Request
-        && !input.seen.any(Seen::of(&[Overload, ClientAbort, LocalFailure]))
-        && !(input.bridge && input.seen.has(BridgeFailure))
+    let bystander = input.seen.any(Seen::of(&[Overload, ClientAbort, LocalFailure])) || (input.bridge && input.seen.has(BridgeFailure));
+    let trips = input.status.is_none_or(|s| TRIP.contains(&s));
+    trips && !input.skip && !account && !bystander && input.scope != Scope::Request
 }

@@ -1,7 +1,7 @@
 //! Single questions of the classifier, for callers that need no whole verdict.
 
 use super::catalog::{CATALOG, CatalogCooldown};
-use super::engine::Context;
+use super::context::Context;
 use super::evidence::Evidence;
 use super::restatement::RESTATEMENTS;
 use super::row::Row;
@@ -57,7 +57,7 @@ pub struct RestatedStatus {
 pub fn restatement(attempt: &Attempt<'_>, history: &History, rules: &RuleSet) -> Option<RestatedStatus> {
     let mut context = Context::new(attempt, history, rules);
     context.restate();
-    context.restated().map(|r| RestatedStatus { status: r.status, rule_id: r.rule_id, wait_ms: r.wait_ms })
+    context.restated.map(|r| RestatedStatus { status: r.status, rule_id: r.rule_id, wait_ms: r.wait_ms })
 }
 
 /// What a rule says, before the engine computes anything.

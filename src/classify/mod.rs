@@ -20,6 +20,7 @@ mod attempt;
 mod body;
 pub mod catalog;
 pub mod codes;
+mod context;
 pub mod detectors;
 mod engine;
 mod error_type;
@@ -37,6 +38,7 @@ mod rules;
 mod scan;
 mod status;
 pub mod terminal;
+mod timer;
 mod transport;
 mod verdict;
 

@@ -117,8 +117,7 @@ pub(super) fn prefix(text: &str) -> Option<(u64, usize)> {
         return Some(found);
     }
     let (mut total, mut len) = quantity(text)?;
-    loop {
-        let Some(rest) = text.get(len..) else { break };
+    while let Some(rest) = text.get(len..) {
         let mut next = rest.trim_start_matches([' ', ',']);
         next = next.strip_prefix("and ").unwrap_or(next);
         let Some((more, more_len)) = quantity(next).filter(|_| next.starts_with(|c: char| c.is_ascii_digit())) else { break };

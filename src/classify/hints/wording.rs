@@ -106,11 +106,8 @@ enum Rank {
 /// The wait that the wording states. `durations_first` is the order of weekly texts.
 pub(in super::super) fn words(body: &Body<'_>, found: &Found, durations_first: bool, clock: Clock) -> Option<Wait> {
     // In one text the first clause of the best rank; over texts the best rank, then the longest: the order of JSON keys does not matter.
-    let (mut best, mut here): (Option<(Rank, u64)>, Option<(u8, Rank, u64)>) = (None, None);
-    let longer = |best: Option<(Rank, u64)>, (_, rank, ms): (u8, Rank, u64)| match best {
-        Some((r, old)) if r < rank || (r == rank && old >= ms) => best,
-        _ => Some((rank, ms)),
-    };
+    let mut best: Option<(Rank, u64)> = None;
+    let mut here: Option<(u8, Rank, u64)> = None;
     for (piece, end, trigger) in &found.triggers {
         let Some((rank, ms)) = clause(body, *piece, *end, *trigger, durations_first, clock) else { continue };
         here = match here {
@@ -124,6 +121,14 @@ pub(in super::super) fn words(body: &Body<'_>, found: &Found, durations_first: b
     }
     let best = here.map_or(best, |last| longer(best, last));
     best.map(|(_, ms)| Wait { ms, source: WaitSource::Body, typed: false })
+}
+
+/// The better of two texts: the lower rank, then the longer wait.
+fn longer(best: Option<(Rank, u64)>, (_, rank, ms): (u8, Rank, u64)) -> Option<(Rank, u64)> {
+    match best {
+        Some((r, old)) if r < rank || (r == rank && old >= ms) => best,
+        _ => Some((rank, ms)),
+    }
 }
 
 /// The wait of `please retry in Ns` alone.
