@@ -71,7 +71,7 @@ pub struct Loaded {
     /// Client keys.
     pub keys: KeyRing,
     /// Rules and detectors.
-    pub rules: RuleSet,
+    pub rules: Arc<RuleSet>,
     /// By position in `Snapshot::connections`.
     pub accounts: Vec<Account>,
     /// Counters by position in `Snapshot::combos`.
@@ -102,7 +102,7 @@ impl Loaded {
         let accounts = accounts.collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
             keys: KeyRing::new(&snapshot),
-            rules: RuleSet::new(&snapshot.rules, &snapshot.settings.disabled_builtins, &snapshot.settings.custom_banned_signals),
+            rules: rules(&snapshot, previous),
             combo_counters: snapshot.combos.iter().map(|combo| RequestCounters::new(&combo.name)).collect(),
             direct_counters: RequestCounters::new(""),
             router: Arc::new(Router::new(Arc::clone(&snapshot), previous.map(|p| p.router.as_ref()))),
@@ -138,6 +138,21 @@ impl Loaded {
             Kind::Connection => connections.contains(name),
             Kind::Rule => rules.contains(name),
         }
+    }
+}
+
+/// The rules of the snapshot before, when they say the same: building the automaton is the costly part of a load.
+fn rules(snapshot: &Snapshot, previous: Option<&Loaded>) -> Arc<RuleSet> {
+    let settings = &snapshot.settings;
+    let same = previous.filter(|previous| {
+        let before = &previous.snapshot.settings;
+        previous.snapshot.rules == snapshot.rules
+            && before.disabled_builtins == settings.disabled_builtins
+            && before.custom_banned_signals == settings.custom_banned_signals
+    });
+    match same {
+        Some(previous) => Arc::clone(&previous.rules),
+        None => Arc::new(RuleSet::new(&snapshot.rules, &settings.disabled_builtins, &settings.custom_banned_signals)),
     }
 }
 
