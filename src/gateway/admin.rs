@@ -2,6 +2,7 @@
 
 mod cooldowns;
 mod resilience;
+mod traffic;
 
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
@@ -59,6 +60,8 @@ fn router(gateway: Arc<Gateway>) -> Router {
         .route("/api/resilience/reset", any(resilience::reset))
         .route("/api/resilience/model-cooldowns", get(cooldowns::lockouts).delete(cooldowns::clear_lockout).fallback(method_not_allowed))
         .route("/api/resilience/cooldowns", get(cooldowns::list).post(cooldowns::clear).fallback(method_not_allowed))
+        .route("/api/combos/metrics", get(traffic::combos).delete(traffic::clear_combos).fallback(method_not_allowed))
+        .route("/api/rate-limits", get(traffic::rate_limits).fallback(resilience::write_provider_limits))
         .route("/api/settings", any(resilience::write_settings))
         .route("/api/providers/{id}", any(resilience::write_provider))
         .route("/api/combos", any(resilience::write_combo))

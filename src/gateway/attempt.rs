@@ -11,13 +11,16 @@ use http_body_util::BodyExt;
 use super::BoxError;
 use super::body::{Body, Chained};
 use super::clock;
-use super::config::{Account, Loaded};
+use super::config::Account;
+use super::gates::Blocked;
+use super::limits::Gated;
 use super::live;
-use super::metrics::Origin;
-use super::pipeline::{Context, Elsewhere};
+use super::metrics::{Metrics, Origin};
+use super::pipeline::{Context, Elsewhere, Shared};
+use super::queue::Pass;
 use super::relay::{self, Opened, StreamEnd, StreamFailure, StreamOutcome, StreamPolicy};
 use super::upstream::{Call, Collected, SendError, UpstreamBody, collect, decode, headers};
-use crate::classify::{self, Attempt, Scope, TransportError, Verdict};
+use crate::classify::{self, Attempt, Failover, Scope, TransportError, Verdict};
 use crate::protocol::quality::{Expectations, QualityFailure, ValidateResponse, check_answer};
 use crate::protocol::scan::splice_model;
 use crate::resilience::Permit;
@@ -35,6 +38,10 @@ const RESPONSE_START: Duration = Duration::from_secs(600);
 pub(super) enum Outcome {
     /// Nothing was sent: a gate closed in the meantime.
     Refused(Exclusion),
+    /// Nothing was sent: the connection has no slot now.
+    Capped(Gated, Blocked),
+    /// The longest execution of a protected connection is over; nobody is to blame.
+    Expired(Duration),
     /// The answer, ready to go to the client.
     Served {
         /// The answer.
@@ -43,6 +50,8 @@ pub(super) enum Outcome {
         origin: Origin,
         /// Until it started.
         latency_ms: u64,
+        /// Its slot, until the answer has ended.
+        pass: Option<Pass>,
     },
     /// No answer that can be used.
     Failed(Box<Failed>),
@@ -84,34 +93,58 @@ pub(super) struct Kept {
     pub body: Bytes,
 }
 
-/// Sends the request once.
-pub(super) async fn run(context: &Arc<Context>, dispatch: &Dispatch, elsewhere: &mut Elsewhere) -> Outcome {
-    let loaded = &context.loaded;
+/// Sends the request once. `reserved` is the slot that this request waited for, if it is for this connection.
+pub(super) async fn run(context: &Context, dispatch: &Dispatch, reserved: Option<Pass>, elsewhere: &mut Elsewhere) -> Outcome {
+    let loaded = &context.shared.loaded;
     let Some((account, provider)) =
         loaded.accounts.get(dispatch.connection.index).and_then(|account| Some((account, loaded.provider(account)?)))
     else {
         return Outcome::Refused(Exclusion::of(ExclusionReason::Unavailable));
     };
-    let permit = match context.worker.gateway.ledger().begin(&account.cell, clock::now()) {
+    let pass = match reserved {
+        Some(pass) => Some(pass),
+        None => match gates(context, account, dispatch).map(|gated| (gated.queue.try_pass(&gated.wants), gated)) {
+            None => None,
+            Some((Ok(pass), _)) => Some(pass),
+            Some((Err(blocked), gated)) => return Outcome::Capped(gated, blocked),
+        },
+    };
+    let permit = match context.shared.gateway().ledger().begin(&account.cell, clock::now()) {
         Ok(permit) => permit,
         Err(exclusion) => return Outcome::Refused(live::exclusion(exclusion)),
     };
     let begun = Instant::now();
-    let running = Running { context, account, provider, dispatch, begun, settled: false };
+    let running = Running { context, account, provider, dispatch, begun };
     let limit = Duration::from_millis(dispatch.deadline.since(clock::now()));
-    let timed = tokio::time::timeout(limit, running.exchange(permit, elsewhere));
-    match timed.await {
-        Ok(outcome) => outcome,
-        Err(_) => {
+    let execution = account.limits.execution().filter(|execution| *execution < limit);
+    let mut unsettled = Unsettled { account, metrics: context.shared.gateway().metrics(), armed: true };
+    let timed = tokio::time::timeout(execution.unwrap_or(limit), running.exchange(permit, elsewhere)).await;
+    unsettled.armed = false;
+    match (timed, execution) {
+        (Ok(Outcome::Served { response, origin, latency_ms, .. }), _) => Outcome::Served { response, origin, latency_ms, pass },
+        (Ok(outcome), _) => outcome,
+        (Err(_), Some(execution)) => {
+            elsewhere.0 += begun.elapsed();
+            Outcome::Expired(execution)
+        }
+        (Err(_), None) => {
             elsewhere.0 += begun.elapsed();
             target_timeout(context, account, provider, dispatch, limit)
         }
     }
 }
 
+/// What stands before this dispatch; nothing in the common case, without a lock.
+fn gates(context: &Context, account: &Account, dispatch: &Dispatch) -> Option<Gated> {
+    let now = clock::now();
+    let combo = dispatch.combo.and_then(|index| context.shared.loaded.snapshot.combos.get(index));
+    let empty = account.learned.empty_until(now).and_then(|until| account.limits.while_empty(until, now));
+    empty.or_else(|| account.limits.of(&dispatch.model, &dispatch.target, combo))
+}
+
 /// The target's time is over. This says nothing about the connection: nothing is recorded (routing spec 5.8).
 fn target_timeout(context: &Context, account: &Account, provider: &Provider, dispatch: &Dispatch, limit: Duration) -> Outcome {
-    let history = context.worker.gateway.ledger().history(&account.cell, Some(&dispatch.model), clock::now());
+    let history = context.shared.gateway().ledger().history(&account.cell, Some(&dispatch.model), clock::now());
     let attempt = Attempt {
         provider: &provider.traits,
         model: Some(&dispatch.model),
@@ -121,41 +154,51 @@ fn target_timeout(context: &Context, account: &Account, provider: &Provider, dis
         transport: Some(TransportError::Timeout),
         via_proxy: false,
     };
-    let mut verdict = classify::classify(&attempt, &history, &context.loaded.rules);
+    let mut verdict = classify::classify(&attempt, &history, &context.shared.loaded.rules);
+    account.attempts.failure(context.shared.gateway().metrics(), verdict.reason);
     (verdict.scope, verdict.cooldown_ms, verdict.wait_source, verdict.counts_for_breaker) = (Scope::Request, 0, None, false);
     let message = format!("no answer within the target's time of {} ms", limit.as_millis());
     let latency_ms = millis(limit);
     Outcome::Failed(Box::new(Failed { verdict, status: 504, message, quality: false, timeout: true, kept: None, latency_ms }))
 }
 
-/// An attempt on its way. Dropped before it is settled, the client has gone: nobody is blamed.
-struct Running<'a> {
-    context: &'a Arc<Context>,
+/// Counts an attempt as cancelled when it is dropped before its outcome is known: the client has gone, nobody is blamed.
+struct Unsettled<'a> {
     account: &'a Account,
-    provider: &'a Provider,
-    dispatch: &'a Dispatch,
-    begun: Instant,
-    settled: bool,
+    metrics: &'a Metrics,
+    armed: bool,
 }
 
-impl Drop for Running<'_> {
+impl Drop for Unsettled<'_> {
     fn drop(&mut self) {
-        if !self.settled {
-            self.account.attempts.cancelled(self.context.worker.gateway.metrics());
+        if self.armed {
+            self.account.attempts.cancelled(self.metrics);
         }
     }
 }
 
+/// An attempt on its way.
+struct Running<'a> {
+    context: &'a Context,
+    account: &'a Account,
+    provider: &'a Provider,
+    dispatch: &'a Dispatch,
+    begun: Instant,
+}
+
 impl Running<'_> {
-    async fn exchange(mut self, permit: Permit, elsewhere: &mut Elsewhere) -> Outcome {
+    async fn exchange(self, permit: Permit, elsewhere: &mut Elsewhere) -> Outcome {
         let context = self.context;
         let call = Call {
-            endpoint: context.endpoint,
+            endpoint: context.shared.endpoint,
             headers: &context.headers,
             body: splice_model(&context.body, &context.head, &self.dispatch.model),
             response_start: self.response_start(),
         };
-        let sent = elsewhere.during(context.worker.client.send(&self.account.upstream, call)).await;
+        let sent = elsewhere.during(context.shared.worker.client.send(&self.account.upstream, call)).await;
+        if let Ok(response) = &sent {
+            self.account.learned.read(response.headers(), clock::now());
+        }
         match sent {
             Err(error) => self.no_answer(permit, &error),
             Ok(response) if !response.status().is_success() => self.error_answer(permit, response, elsewhere).await,
@@ -181,12 +224,12 @@ impl Running<'_> {
         }
     }
 
-    fn no_answer(&mut self, permit: Permit, error: &SendError) -> Outcome {
+    fn no_answer(&self, permit: Permit, error: &SendError) -> Outcome {
         let evidence = Evidence { transport: Some(error.transport), via_proxy: error.via_proxy, ..Evidence::default() };
         self.fail(permit, evidence, error.message.clone(), None)
     }
 
-    async fn error_answer(&mut self, permit: Permit, response: Response<UpstreamBody>, elsewhere: &mut Elsewhere) -> Outcome {
+    async fn error_answer(&self, permit: Permit, response: Response<UpstreamBody>, elsewhere: &mut Elsewhere) -> Outcome {
         let (parts, body) = response.into_parts();
         let status = parts.status.as_u16();
         let bytes = match elsewhere.during(collect(body, MAX_ERROR_BODY, self.idle())).await {
@@ -206,13 +249,13 @@ impl Running<'_> {
         self.fail(permit, evidence, excerpt(&body), Some(kept))
     }
 
-    async fn whole(&mut self, permit: Permit, response: Response<UpstreamBody>, elsewhere: &mut Elsewhere) -> Outcome {
+    async fn whole(&self, permit: Permit, response: Response<UpstreamBody>, elsewhere: &mut Elsewhere) -> Outcome {
         let (parts, body) = response.into_parts();
         let bytes = match elsewhere.during(collect(body, MAX_CHECKED_BODY, self.idle())).await {
             Ok(Collected::Whole(bytes)) => bytes,
             Ok(Collected::TooLarge { prefix, rest }) => {
                 let body = Body::stream(Chained::new(prefix, rest));
-                return self.succeed(permit, parts.status, headers::down(&parts.headers), body);
+                return self.succeed(permit, parts.status, headers::down(&parts.headers), body, None);
             }
             Err(error) => {
                 let evidence = Evidence { transport: Some(error.transport), ..Evidence::default() };
@@ -230,8 +273,8 @@ impl Running<'_> {
         let body = decoded.unwrap_or(bytes);
         let content_type = parts.headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok());
         let expect = Expectations { validate: self.validation(), empty_stop_is_valid: self.provider.traits.empty_stop_is_valid };
-        match check_answer(self.context.endpoint, content_type, &body, expect) {
-            Ok(_) => self.succeed(permit, parts.status, shown, Body::full(body)),
+        match check_answer(self.context.shared.endpoint, content_type, &body, expect) {
+            Ok(facts) => self.succeed(permit, parts.status, shown, Body::full(body), facts.id.as_deref()),
             Err(QualityFailure::ErrorInside) => {
                 let evidence =
                     Evidence { status: parts.status.as_u16(), headers: Some(&parts.headers), body: &body, ..Evidence::default() };
@@ -242,22 +285,22 @@ impl Running<'_> {
     }
 
     /// A 2xx that is no answer.
-    fn unusable(&mut self, permit: Permit, status: StatusCode, message: String) -> Outcome {
+    fn unusable(&self, permit: Permit, status: StatusCode, message: String) -> Outcome {
         let evidence = Evidence { status: status.as_u16(), transport: Some(TransportError::Quality), ..Evidence::default() };
         self.fail(permit, evidence, message, None)
     }
 
-    async fn stream(&mut self, permit: Permit, response: Response<UpstreamBody>, elsewhere: &mut Elsewhere) -> Outcome {
+    async fn stream(&self, permit: Permit, response: Response<UpstreamBody>, elsewhere: &mut Elsewhere) -> Outcome {
         let (parts, body) = response.into_parts();
-        let settings = &self.context.loaded.snapshot.settings;
+        let settings = &self.context.shared.loaded.snapshot.settings;
         let policy = StreamPolicy {
             heartbeat: Duration::from_millis(settings.heartbeat_ms),
             throughput: settings.stream_recovery.throughput_watchdog,
             empty_stop_is_valid: self.provider.traits.empty_stop_is_valid,
-            ..StreamPolicy::new(self.context.endpoint.dialect(), self.begun.into(), &self.provider.timeouts, &self.context.head)
+            ..StreamPolicy::new(self.context.shared.endpoint.dialect(), self.begun.into(), &self.provider.timeouts, &self.context.head)
         };
         let recorder = Recorder {
-            context: Arc::clone(self.context),
+            shared: Arc::clone(&self.context.shared),
             account: self.dispatch.connection.index,
             model: Arc::clone(&self.dispatch.model),
             permit: Arc::new(std::sync::Mutex::new(Some(permit))),
@@ -266,11 +309,10 @@ impl Running<'_> {
         let opened = relay::open_stream(body, &parts.headers, policy, Box::new(move |outcome| at_end.record(&outcome)));
         match elsewhere.during(opened).await {
             Opened::Committed(body) => {
-                self.settled = true;
                 let mut response = Response::new(Body::stream(body.map_err(BoxError::from)));
                 *response.status_mut() = parts.status;
                 *response.headers_mut() = headers::down(&parts.headers);
-                Outcome::Served { response, origin: Origin::Provider, latency_ms: millis(self.begun.elapsed()) }
+                Outcome::Served { response, origin: Origin::Provider, latency_ms: millis(self.begun.elapsed()), pass: None }
             }
             Opened::Failed(failure) => match recorder.take() {
                 Some(permit) => self.stream_failed(permit, parts.status, &parts.headers, failure),
@@ -279,7 +321,7 @@ impl Running<'_> {
         }
     }
 
-    fn stream_failed(&mut self, permit: Permit, status: StatusCode, headers: &HeaderMap, failure: StreamFailure) -> Outcome {
+    fn stream_failed(&self, permit: Permit, status: StatusCode, headers: &HeaderMap, failure: StreamFailure) -> Outcome {
         let evidence = Evidence {
             status: status.as_u16(),
             headers: Some(headers),
@@ -293,24 +335,22 @@ impl Running<'_> {
     fn validation(&self) -> &ValidateResponse {
         static NONE: ValidateResponse =
             ValidateResponse { min_content_length: 0, forbidden: Vec::new(), required: Vec::new(), json: Vec::new() };
-        let combo = self.dispatch.combo.and_then(|index| self.context.loaded.snapshot.combos.get(index));
+        let combo = self.dispatch.combo.and_then(|index| self.context.shared.loaded.snapshot.combos.get(index));
         combo.map_or(&NONE, |combo| &combo.validate_response)
     }
 
-    fn succeed(&mut self, permit: Permit, status: StatusCode, headers: HeaderMap, body: Body) -> Outcome {
-        self.settled = true;
-        record_success(self.context, self.account, permit, &self.dispatch.model);
+    fn succeed(&self, permit: Permit, status: StatusCode, headers: HeaderMap, body: Body, id: Option<&str>) -> Outcome {
+        record_success(&self.context.shared, self.account, permit, &self.dispatch.model, id);
         let mut response = Response::new(body);
         *response.status_mut() = status;
         *response.headers_mut() = headers;
-        Outcome::Served { response, origin: Origin::Provider, latency_ms: millis(self.begun.elapsed()) }
+        Outcome::Served { response, origin: Origin::Provider, latency_ms: millis(self.begun.elapsed()), pass: None }
     }
 
-    fn fail(&mut self, permit: Permit, evidence: Evidence<'_>, message: String, kept: Option<Kept>) -> Outcome {
-        self.settled = true;
+    fn fail(&self, permit: Permit, evidence: Evidence<'_>, message: String, kept: Option<Kept>) -> Outcome {
         let quality = evidence.transport == Some(TransportError::Quality);
         let timeout = evidence.transport == Some(TransportError::Timeout) || evidence.transport == Some(TransportError::StreamNotReady);
-        let verdict = record_failure(self.context, self.account, self.provider, permit, &self.dispatch.model, &evidence);
+        let verdict = record_failure(&self.context.shared, self.account, self.provider, permit, &self.dispatch.model, &evidence);
         tracing::info!(
             connection = %self.dispatch.connection.name, target = %self.dispatch.label, status = evidence.status,
             reason = verdict.reason.snake(), decided_by = %verdict.decided_by, "attempt failed: {message}"
@@ -334,14 +374,14 @@ struct Evidence<'a> {
 
 /// Classifies a failure and tells the ledger.
 fn record_failure(
-    context: &Context,
+    shared: &Shared,
     account: &Account,
     provider: &Provider,
     permit: Permit,
     model: &str,
     evidence: &Evidence<'_>,
 ) -> Verdict {
-    let gateway = &context.worker.gateway;
+    let gateway = shared.gateway();
     let now = clock::now();
     let pairs: Vec<(&str, &str)> = evidence
         .headers
@@ -357,10 +397,13 @@ fn record_failure(
         transport: evidence.transport,
         via_proxy: evidence.via_proxy,
     };
-    let verdict = classify::classify(&attempt, &permit.history(Some(model), now), &context.loaded.rules);
+    let verdict = classify::classify(&attempt, &permit.history(Some(model), now), &shared.loaded.rules);
     let effects = gateway.ledger().failure(permit, Some(model), evidence.status, &verdict, now, clock::random().mul_add(2.0, -1.0));
     gateway.apply(&effects);
     account.attempts.failure(gateway.metrics(), verdict.reason);
+    if verdict.failover == Failover::OtherConnection {
+        shared.unbind(account);
+    }
     if let Some(rule) = &verdict.rule {
         gateway.metrics().rule_match(rule, false);
     }
@@ -370,16 +413,17 @@ fn record_failure(
     verdict
 }
 
-fn record_success(context: &Context, account: &Account, permit: Permit, model: &str) {
-    let gateway = &context.worker.gateway;
-    gateway.apply(&gateway.ledger().success(permit, Some(model), clock::now()));
+fn record_success(shared: &Shared, account: &Account, permit: Permit, model: &str, response_id: Option<&str>) {
+    let (gateway, now) = (shared.gateway(), clock::now());
+    gateway.apply(&gateway.ledger().success(permit, Some(model), now));
+    shared.bind(account, response_id, now);
     account.attempts.success(gateway.metrics());
 }
 
 /// Records how a stream ended, whenever that is.
 #[derive(Clone)]
 struct Recorder {
-    context: Arc<Context>,
+    shared: Arc<Shared>,
     account: usize,
     model: Arc<str>,
     permit: Arc<std::sync::Mutex<Option<Permit>>>,
@@ -391,17 +435,21 @@ impl Recorder {
     }
 
     fn record(&self, outcome: &StreamOutcome) {
-        let loaded: &Loaded = &self.context.loaded;
-        let metrics = self.context.worker.gateway.metrics();
+        let loaded = &self.shared.loaded;
+        let metrics = self.shared.gateway().metrics();
         let Some((account, provider)) = loaded.accounts.get(self.account).and_then(|a| Some((a, loaded.provider(a)?))) else { return };
         let Some(permit) = self.take() else { return };
+        metrics.first_token(self.shared.endpoint.into(), outcome.first_content_after.as_secs_f64());
+        metrics.skipped_frames(outcome.facts.malformed);
         match &outcome.end {
-            StreamEnd::Complete(_) => record_success(&self.context, account, permit, &self.model),
+            StreamEnd::Complete(_) => {
+                record_success(&self.shared, account, permit, &self.model, outcome.facts.response_id.as_deref());
+            }
             StreamEnd::Aborted => account.attempts.cancelled(metrics),
             StreamEnd::Interrupted(why) => {
                 let evidence =
                     Evidence { status: 200, transport: Some(TransportError::StreamInterrupted), body: &why.frame, ..Evidence::default() };
-                let verdict = record_failure(&self.context, account, provider, permit, &self.model, &evidence);
+                let verdict = record_failure(&self.shared, account, provider, permit, &self.model, &evidence);
                 tracing::info!(connection = %account.cell.name(), reason = verdict.reason.snake(), "stream broke: {}", why.message);
             }
         }

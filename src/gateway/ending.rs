@@ -12,13 +12,16 @@ use super::metrics::Origin;
 use super::service::Answered;
 use crate::api::time::EpochMs;
 use crate::protocol::Dialect;
-use crate::routing::{self, Answer, Family, Walk};
+use crate::routing::{self, Answer, Diagnostics, Family, Recovery, Walk};
 
 const DECISION: HeaderName = HeaderName::from_static("x-omniroute-decision");
+/// Says that the emergency fallback of the settings served the request (decisions 4.8).
+const EMERGENCY: HeaderName = HeaderName::from_static("x-omniroute-emergency-fallback");
 
 /// A good answer of a provider. The walk lives as long as the answer's body: it holds the load that strategies see.
-pub(super) fn served(mut response: Response<Body>, origin: Origin, decision: Option<String>, walk: Walk) -> Answered {
+pub(super) fn served(mut response: Response<Body>, origin: Origin, decision: Option<String>, emergency: bool, walk: Walk) -> Answered {
     add(&mut response, DECISION, decision.as_deref());
+    add(&mut response, EMERGENCY, emergency.then_some("used"));
     let combo = walk.combo();
     Answered { response: response.map(|body| body.guarded(walk)), origin, combo }
 }
@@ -42,7 +45,7 @@ pub(super) fn answered(answer: &Answer, kept: Option<Kept>, decision: Option<Str
             }
             response
         }
-        None => refusal(answer, now).into_response(dialect),
+        None => refusal(answer).into_response(dialect),
     };
     add(&mut response, DECISION, decision.as_deref());
     diagnostics(&mut response, answer, now);
@@ -50,7 +53,7 @@ pub(super) fn answered(answer: &Answer, kept: Option<Kept>, decision: Option<Str
 }
 
 /// An answer of ours as it is said in the client's dialect.
-pub(super) fn refusal(answer: &Answer, now: EpochMs) -> Refusal {
+pub(super) fn refusal(answer: &Answer) -> Refusal {
     let mut refusal = Refusal::new(answer.status, &answer.code, &answer.message);
     refusal.origin = origin(answer);
     refusal.hopeless = answer.no_retry;
@@ -85,8 +88,25 @@ pub(super) fn refusal(answer: &Answer, now: EpochMs) -> Refusal {
         }
         _ => {}
     }
-    let _ = now;
     refusal
+}
+
+/// The answer to a request that a local limit kept from the only connections that were left (interface 4).
+pub(super) fn local(status: u16, code: &str, message: &str) -> Answer {
+    Answer {
+        status,
+        code: code.to_owned(),
+        family: if status == 429 { Family::RateLimit } else { Family::Unavailable },
+        message: message.to_owned(),
+        origin: routing::Origin::Gateway,
+        pass_upstream: false,
+        retry_at: None,
+        retry_after_seconds: Some(1),
+        no_retry: false,
+        terminal_reason: "local_limit",
+        recovery: Recovery::Retry,
+        diagnostics: Diagnostics::default(),
+    }
 }
 
 /// The headers of routing spec 6.4.

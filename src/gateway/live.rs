@@ -1,34 +1,35 @@
-//! The present as routing asks for it, answered from the ledger.
+//! The present as routing asks for it, answered from the ledger and the session pins.
 
-use super::config::Loaded;
+use super::clock;
+use super::pipeline::Shared;
 use crate::api::time::EpochMs;
-use crate::resilience::{self, Ledger, SkipReason};
+use crate::resilience::{self, SkipReason};
 use crate::routing::{Exclusion, ExclusionReason, Live, Load};
 
-/// The ledger as seen by one request.
+/// The present as seen by one request.
 #[derive(Debug)]
 pub(super) struct Present<'a> {
-    /// What is served.
-    pub loaded: &'a Loaded,
-    /// Who rests.
-    pub ledger: &'a Ledger,
-    /// The connection that the request's session is pinned to, by position in the snapshot.
-    pub pinned: Option<usize>,
+    /// The request.
+    pub shared: &'a Shared,
 }
 
 impl Live for Present<'_> {
     fn check(&self, connection: usize, model: &str, now: EpochMs) -> Result<(), Exclusion> {
-        let Some(account) = self.loaded.accounts.get(connection) else { return Err(Exclusion::of(ExclusionReason::Unavailable)) };
-        self.ledger.check(&account.cell, Some(model), now).map_err(exclusion)
+        let Some(account) = self.shared.loaded.accounts.get(connection) else { return Err(Exclusion::of(ExclusionReason::Unavailable)) };
+        self.shared.gateway().ledger().check(&account.cell, Some(model), now).map_err(exclusion)
     }
 
     fn load(&self, connection: usize) -> Load {
-        let Some(account) = self.loaded.accounts.get(connection) else { return Load::default() };
-        Load { in_flight: account.cell.in_flight(), ..Load::default() }
+        let Some(account) = self.shared.loaded.accounts.get(connection) else { return Load::default() };
+        let history = self.shared.gateway().ledger().history(&account.cell, None, clock::now());
+        Load { in_flight: account.cell.in_flight(), backoff_level: history.backoff_level, ..Load::default() }
     }
 
     fn pinned(&self, provider: usize) -> Option<usize> {
-        self.pinned.filter(|pin| self.loaded.accounts.get(*pin).is_some_and(|account| account.provider == provider))
+        let session = self.shared.session.as_ref()?;
+        let provider = self.shared.loaded.snapshot.providers.get(provider)?;
+        let connection = self.shared.gateway().sessions().pinned(&session.key(&provider.name), clock::now())?;
+        self.shared.loaded.by_name.get(&connection).copied()
     }
 }
 

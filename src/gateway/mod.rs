@@ -9,8 +9,11 @@ pub mod body;
 pub mod clock;
 pub mod config;
 mod ending;
+mod engine;
 pub mod gates;
 pub mod ingest;
+pub mod learned;
+pub mod limits;
 mod live;
 pub mod metrics;
 mod models;
@@ -19,23 +22,26 @@ pub mod queue;
 pub mod relay;
 pub mod server;
 pub mod service;
+pub mod sessions;
 pub mod sniff;
 mod state;
+pub mod stats;
 pub mod store;
 pub mod tls;
 pub mod upstream;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use self::admission::{Buffers, Requests};
-use self::config::{LoadError, Loaded};
+use self::config::{Lasting, LoadError, Loaded};
 use self::metrics::Metrics;
+use self::sessions::Sessions;
 use self::store::{Document, Store, StoreError};
 use crate::api::time::EpochMs;
 use crate::resilience::{Checkpoint, Effect, FindingState, Ledger};
@@ -46,6 +52,8 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Between a change and its write to the store; well below the promised second.
 const SAVE_PAUSE: Duration = Duration::from_millis(250);
+/// Between two writes of session pins and answer ids.
+const SESSIONS_PAUSE: Duration = Duration::from_secs(5);
 
 /// What the compiler of `run` remembers between two runs of the process.
 #[derive(Clone, Default, serde::Serialize, serde::Deserialize)]
@@ -87,7 +95,8 @@ pub struct Gateway {
     loading: Mutex<()>,
     /// What the first load takes over.
     to_restore: Mutex<Option<Checkpoint>>,
-    ledger: Ledger,
+    lasting: Lasting,
+    sessions: Sessions,
     metrics: Metrics,
     requests: Requests,
     buffers: Buffers,
@@ -112,7 +121,8 @@ impl Gateway {
             config: ArcSwapOption::empty(),
             loading: Mutex::new(()),
             to_restore: Mutex::new(None),
-            ledger: Ledger::new(),
+            lasting: Lasting::default(),
+            sessions: Sessions::default(),
             metrics: Metrics::new()?,
             requests: Requests::default(),
             buffers: Buffers::default(),
@@ -134,12 +144,12 @@ impl Gateway {
         let now = clock::now();
         let previous = self.config.load_full();
         let snapshot = Arc::new(snapshot);
-        let effects = self.ledger.configure(&snapshot, now);
-        let loaded = match Loaded::new(snapshot, findings, &self.ledger, previous.as_deref(), now) {
+        let effects = self.lasting.ledger.configure(&snapshot, now);
+        let loaded = match Loaded::new(snapshot, findings, &self.lasting, previous.as_deref(), now) {
             Ok(loaded) => loaded,
             Err(error) => {
                 if let Some(previous) = previous {
-                    self.apply(&self.ledger.configure(&previous.snapshot, now));
+                    self.apply(&self.lasting.ledger.configure(&previous.snapshot, now));
                 }
                 self.refuse(error.to_string());
                 return Err(error);
@@ -150,7 +160,7 @@ impl Gateway {
         self.metrics.loaded(&loaded.hash);
         self.metrics.prune(loaded.names());
         if let Some(checkpoint) = lock(&self.to_restore).take() {
-            self.ledger.restore(&checkpoint, now);
+            self.lasting.ledger.restore(&checkpoint, now);
         }
         self.config.store(Some(Arc::new(loaded)));
         self.refused.store(None);
@@ -184,6 +194,9 @@ impl Gateway {
             (stored, delivered) => stored.or_else(|| delivered.cloned()),
         };
         *lock(&self.to_restore) = merged;
+        if let Some(bytes) = self.store.load(Document::Sessions)? {
+            self.sessions.restore(&bytes, clock::now()).map_err(|error| RestoreError::Content(error.to_string()))?;
+        }
         Ok(())
     }
 
@@ -220,29 +233,39 @@ impl Gateway {
     /// # Errors
     /// The store cannot be written.
     pub fn save(&self) -> Result<(), SaveError> {
-        let checkpoint = serde_json::to_vec(&self.ledger.export(clock::now()))?;
-        self.store.save(Document::Ledger, &checkpoint)?;
+        let now = clock::now();
+        self.store.save(Document::Ledger, &serde_json::to_vec(&self.lasting.ledger.export(now))?)?;
         Ok(())
     }
 
-    /// Follows the changes of the state and writes each within a second, until `stop`; then once more.
+    /// Writes session pins and answer ids to the store. Blocks.
+    ///
+    /// # Errors
+    /// The store cannot be written.
+    pub fn save_sessions(&self) -> Result<(), SaveError> {
+        self.store.save(Document::Sessions, &self.sessions.export(clock::now())?)?;
+        Ok(())
+    }
+
+    /// Follows the changes of the state and writes each within a second, until `stop`; then once more. Session pins and answer ids change
+    /// with the traffic: they are written every few seconds.
     pub async fn keep_saving(self: Arc<Self>, stop: CancellationToken) {
-        let mut saved = 0;
+        let (mut ledger, mut sessions) = (0, self.sessions.version());
+        let mut sessions_at = Instant::now();
         loop {
-            let version = self.state_version();
-            if version != saved {
-                let gateway = Arc::clone(&self);
-                match tokio::task::spawn_blocking(move || gateway.save()).await {
-                    Ok(Ok(())) => saved = version,
-                    Ok(Err(error)) => tracing::error!(%error, "the state is not stored; it is tried again in a second"),
-                    Err(error) => tracing::error!(%error, "the state is not stored"),
-                }
+            let stopping = stop.is_cancelled();
+            let (version, pins) = (self.state_version(), self.sessions.version());
+            if version != ledger && self.write(Self::save).await {
+                ledger = version;
             }
-            if stop.is_cancelled() {
+            if pins != sessions && (stopping || sessions_at.elapsed() >= SESSIONS_PAUSE) && self.write(Self::save_sessions).await {
+                (sessions, sessions_at) = (pins, Instant::now());
+            }
+            if stopping {
                 return;
             }
             tokio::select! {
-                () = self.state_changed(version, Duration::from_secs(60)) => {}
+                () = self.state_changed(version, SESSIONS_PAUSE) => {}
                 () = stop.cancelled() => continue,
             }
             // Changes come in bursts: one write for each burst.
@@ -251,6 +274,18 @@ impl Gateway {
                 () = stop.cancelled() => {}
             }
         }
+    }
+
+    /// Runs a blocking write beside the event loop; answers whether it went well.
+    async fn write(self: &Arc<Self>, save: fn(&Self) -> Result<(), SaveError>) -> bool {
+        let gateway = Arc::clone(self);
+        let written = tokio::task::spawn_blocking(move || save(&gateway)).await;
+        match written {
+            Ok(Ok(())) => return true,
+            Ok(Err(error)) => tracing::error!(%error, "the state is not stored; it is tried again"),
+            Err(error) => tracing::error!(%error, "the state is not stored"),
+        }
+        false
     }
 
     /// Logs transitions and wakes those who wait for them.
@@ -273,7 +308,13 @@ impl Gateway {
     /// The ledger.
     #[must_use]
     pub const fn ledger(&self) -> &Ledger {
-        &self.ledger
+        &self.lasting.ledger
+    }
+
+    /// Session pins and answer ids.
+    #[must_use]
+    pub const fn sessions(&self) -> &Sessions {
+        &self.sessions
     }
 
     /// The metrics.

@@ -55,8 +55,8 @@ impl QueueError {
 pub struct Patience {
     /// Longest wait.
     pub max_wait: Duration,
-    /// Longest queue of one gate; 0 = unbounded.
-    pub max_depth: u32,
+    /// Longest queue of one gate; 0 = never queue, `None` = unbounded.
+    pub max_depth: Option<u32>,
 }
 
 /// The gates of connections that have any in common, with their queue.
@@ -123,7 +123,7 @@ impl Queue {
                 Err(blocked) => blocked,
             };
             let longest = wants.iter().map(|want| state.gates.waiting(&want.gate)).max().unwrap_or(0);
-            if patience.max_depth > 0 && longest >= patience.max_depth as usize {
+            if patience.max_depth.is_some_and(|depth| longest >= depth as usize) {
                 return Err(full(blocked));
             }
             let ticket = state.gates.wait(Arc::clone(wants), clock::now());
@@ -176,7 +176,9 @@ impl Queue {
     }
 }
 
-const fn full(blocked: Blocked) -> QueueError {
+/// The error of somebody who may not wait.
+#[must_use]
+pub const fn full(blocked: Blocked) -> QueueError {
     match blocked {
         Blocked::Slots => QueueError::SlotsFull,
         Blocked::Pace(_) => QueueError::PaceFull,
@@ -193,7 +195,7 @@ mod tests {
     }
 
     const fn patience(ms: u64, max_depth: u32) -> Patience {
-        Patience { max_wait: Duration::from_millis(ms), max_depth }
+        Patience { max_wait: Duration::from_millis(ms), max_depth: if max_depth == 0 { None } else { Some(max_depth) } }
     }
 
     #[tokio::test]

@@ -53,6 +53,11 @@ pub(super) async fn write_provider(method: Method, Path(id): Path<String>) -> Re
 }
 
 /// See [`write_settings`].
+pub(super) async fn write_provider_limits(method: Method) -> Response {
+    refuse(&method, "Connection", "spec.rateLimitProtection, spec.rateLimits")
+}
+
+/// See [`write_settings`].
 pub(super) async fn write_combo(method: Method) -> Response {
     refuse(&method, "Combo", "spec.targets, spec.strategy")
 }

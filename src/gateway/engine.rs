@@ -1,0 +1,253 @@
+//! The attempt loop: asks routing what comes next, does it, and tells routing what came of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use http::Response;
+
+use super::answer::Refusal;
+use super::attempt::{self, Outcome};
+use super::body::Body;
+use super::gates::Blocked;
+use super::limits::Gated;
+use super::live::Present;
+use super::metrics::Origin;
+use super::pipeline::{Clock, Context};
+use super::queue::{self, Pass, QueueError};
+use super::service::Answered;
+use super::{clock, ending};
+use crate::classify::Reason;
+use crate::routing::{Answer, Dispatch, Exclusion, ExclusionReason, Hop, Request, Resolved, Step, Walk};
+
+/// How often a request may stand in queues, so that it ends whatever happens.
+const MAX_QUEUED: u32 = 16;
+
+/// A connection that had no slot for this request.
+#[derive(Debug)]
+struct Capped {
+    connection: usize,
+    gated: Gated,
+}
+
+/// Where the loop stands after a dispatch.
+enum Progress {
+    Answered(Answered),
+    Open(Box<Engine>),
+}
+
+/// The attempt loop of one request.
+#[derive(Debug)]
+pub(super) struct Engine {
+    context: Context,
+    resolved: Resolved,
+    request: Request,
+    walk: Walk,
+    times: Clock,
+    /// The connection that failed last, and why, for the failover metric.
+    previous: Option<(Arc<str>, Reason)>,
+    /// The last dispatch and, of the last failure, the upstream's answer.
+    last: Option<(Dispatch, Option<attempt::Kept>)>,
+    /// Connections that would be asked if they had a slot.
+    capped: Vec<Capped>,
+    /// The slot that was waited for, and its connection.
+    reserved: Option<(usize, Pass)>,
+    queued: u32,
+}
+
+impl Engine {
+    /// Prepares the walk of a request.
+    ///
+    /// # Errors
+    /// The name means nothing.
+    pub fn new(context: Context, resolved: Resolved, request: Request, times: Clock) -> Result<Self, Refusal> {
+        let walk = walk(&context, &resolved, &request)?;
+        Ok(Self { context, resolved, request, walk, times, previous: None, last: None, capped: Vec::new(), reserved: None, queued: 0 })
+    }
+
+    /// Walks until there is an answer.
+    pub async fn run(mut self) -> Answered {
+        loop {
+            match self.next() {
+                Step::Dispatch(dispatch) => {
+                    self = match self.dispatch(*dispatch).await {
+                        Progress::Answered(answered) => return answered,
+                        Progress::Open(engine) => *engine,
+                    };
+                }
+                Step::Wait { ms, .. } => {
+                    let pause = tokio::time::sleep(Duration::from_millis(ms));
+                    let capped = std::mem::take(&mut self.capped);
+                    let slot = async {
+                        match first_slot(&capped).await {
+                            Ok(slot) => slot,
+                            // No slot came in time; the timer may still help.
+                            Err(_) => std::future::pending().await,
+                        }
+                    };
+                    let either = async {
+                        tokio::select! {
+                            () = pause => None,
+                            slot = slot => Some(slot),
+                        }
+                    };
+                    if let Some(slot) = self.times.elsewhere.during(either).await {
+                        self.begin_again(slot);
+                    }
+                }
+                Step::Stop(answer) => match self.wait_for_slot(&answer).await {
+                    Some(Ok(slot)) => self.begin_again(slot),
+                    Some(Err(error)) => return self.end(&ending::local(error.status(), error.code(), &error.to_string())),
+                    None => return self.end(&answer),
+                },
+            }
+        }
+    }
+
+    fn next(&mut self) -> Step {
+        let shared = &self.context.shared;
+        let present = Present { shared };
+        self.walk.next(&present, clock::now(), &mut rand::random::<u64>)
+    }
+
+    async fn dispatch(mut self, dispatch: Dispatch) -> Progress {
+        if dispatch.delay_ms > 0 {
+            self.times.elsewhere.during(tokio::time::sleep(Duration::from_millis(dispatch.delay_ms))).await;
+        }
+        let connection = dispatch.connection.index;
+        let reserved = self.reserved.take_if(|(reserved, _)| *reserved == connection).map(|(_, pass)| pass);
+        let outcome = attempt::run(&self.context, &dispatch, reserved, &mut self.times.elsewhere).await;
+        let now = clock::now();
+        match outcome {
+            Outcome::Refused(exclusion) => self.walk.refused_locally(exclusion, None),
+            Outcome::Capped(gated, blocked) => {
+                let answer = refused(blocked);
+                self.walk.refused_locally(Exclusion::of(ExclusionReason::ConcurrencyCap), Some(answer));
+                self.capped.push(Capped { connection, gated });
+            }
+            Outcome::Expired(limit) => {
+                let message = format!("the request ran longer than the {} ms that rateLimits.executionMaxWait allows", limit.as_millis());
+                let answer = ending::local(504, "RATE_LIMIT_EXECUTION_TIMEOUT", &message);
+                self.walk.refused_locally(Exclusion::of(ExclusionReason::ConcurrencyCap), Some(answer));
+            }
+            Outcome::Served { response, latency_ms, origin, pass } => {
+                self.hopped(&dispatch);
+                self.count(&dispatch, true);
+                self.walk.succeeded(latency_ms, now);
+                return Progress::Answered(self.served(&dispatch, response, origin, pass));
+            }
+            Outcome::Failed(failed) => {
+                self.hopped(&dispatch);
+                self.count(&dispatch, false);
+                self.walk.failed(&failed.as_failure(), now);
+                self.previous = Some((Arc::clone(&dispatch.connection.name), failed.verdict.reason));
+                self.last = Some((dispatch, failed.kept));
+            }
+        }
+        Progress::Open(Box::new(self))
+    }
+
+    /// Counts a move from the connection that failed before to this one.
+    fn hopped(&mut self, dispatch: &Dispatch) {
+        if let Some((from, reason)) = self.previous.take().filter(|_| dispatch.hop != Hop::SameConnection) {
+            self.context.shared.gateway().metrics().failover(&from, &dispatch.connection.name, reason);
+        }
+    }
+
+    fn count(&self, dispatch: &Dispatch, good: bool) {
+        if let Some(stats) = self.walk.combo().and_then(|combo| self.context.shared.loaded.combo_stats.get(combo)) {
+            stats.attempt(&dispatch.target, good);
+        }
+    }
+
+    fn served(self, dispatch: &Dispatch, response: Response<Body>, origin: Origin, pass: Option<Pass>) -> Answered {
+        self.account_for(true);
+        let decision = self.decision(dispatch);
+        let mut answered = ending::served(response, origin, decision, dispatch.emergency, self.walk);
+        if let Some(pass) = pass {
+            answered.response = answered.response.map(|body| body.guarded(pass));
+        }
+        answered
+    }
+
+    fn end(mut self, answer: &Answer) -> Answered {
+        self.account_for(false);
+        let (decision, kept) = match self.last.take() {
+            Some((dispatch, kept)) => (self.decision(&dispatch), kept),
+            None => (None, None),
+        };
+        let combo = self.walk.combo();
+        Answered { combo, ..ending::answered(answer, kept, decision, self.context.shared.endpoint.dialect()) }
+    }
+
+    /// The gateway's own share of the time until the answer, and the counts of the combo.
+    fn account_for(&self, good: bool) {
+        let own = self.times.started.elapsed().saturating_sub(self.times.elsewhere.0);
+        self.context.shared.gateway().metrics().overhead(own.as_secs_f64());
+        if let Some(stats) = self.walk.combo().and_then(|combo| self.context.shared.loaded.combo_stats.get(combo)) {
+            stats.request(good);
+        }
+    }
+
+    /// `x-omniroute-decision` of a combo's answer.
+    fn decision(&self, dispatch: &Dispatch) -> Option<String> {
+        let combo = self.context.shared.loaded.snapshot.combos.get(self.walk.combo()?)?;
+        let (strategy, attempts) = (combo.strategy, self.walk.attempts());
+        Some(format!("strategy={strategy:?}; target={}; connection={}; attempts={attempts}", dispatch.label, dispatch.connection.name))
+    }
+
+    /// Stands in the queues of all connections that only lacked a slot, when nothing else is left that could serve (decisions 5.3). `None`
+    /// when there is nothing to wait for.
+    async fn wait_for_slot(&mut self, answer: &Answer) -> Option<Result<(usize, Pass), QueueError>> {
+        let over = matches!(answer.terminal_reason, "max_attempts_exceeded" | "combo_timeout" | "protected_priority_stop");
+        let theirs = answer.status != 429 && answer.status < 500;
+        if self.capped.is_empty() || over || theirs || self.queued >= MAX_QUEUED || self.request.single_call {
+            return None;
+        }
+        self.queued += 1;
+        let capped = std::mem::take(&mut self.capped);
+        let slot = self.times.elsewhere.during(first_slot(&capped)).await;
+        match slot {
+            // What failed before says more than the queue.
+            Err(_) if self.last.is_some() => None,
+            slot => Some(slot),
+        }
+    }
+
+    /// Walks anew, with a slot in hand.
+    fn begin_again(&mut self, slot: (usize, Pass)) {
+        self.reserved = Some(slot);
+        if let Ok(walk) = walk(&self.context, &self.resolved, &self.request) {
+            self.walk = walk;
+        }
+    }
+}
+
+fn walk(context: &Context, resolved: &Resolved, request: &Request) -> Result<Walk, Refusal> {
+    let name = &context.head.model;
+    Walk::new(&context.shared.loaded.router, resolved, name, request.clone())
+        .ok_or_else(|| Refusal::new(404, "model_not_found", format!("there is no model `{name}` here")).param("model").hopeless())
+}
+
+/// The first slot that any of them gets.
+async fn first_slot(capped: &[Capped]) -> Result<(usize, Pass), QueueError> {
+    let mut queues: FuturesUnordered<_> = capped
+        .iter()
+        .map(|capped| async { (capped.connection, capped.gated.queue.pass(&capped.gated.wants, capped.gated.patience).await) })
+        .collect();
+    let mut last = QueueError::SlotsTimeout;
+    while let Some((connection, passed)) = queues.next().await {
+        match passed {
+            Ok(pass) => return Ok((connection, pass)),
+            Err(error) => last = error,
+        }
+    }
+    if capped.is_empty() { std::future::pending().await } else { Err(last) }
+}
+
+/// What a client hears when it may not even wait.
+fn refused(blocked: Blocked) -> Answer {
+    let error = queue::full(blocked);
+    ending::local(error.status(), error.code(), &error.to_string())
+}

@@ -1,0 +1,123 @@
+//! Limits that providers state in the headers of their answers (decisions 5.2): shown in `/api/rate-limits`, and a bucket that is empty keeps
+//! a protected connection from being asked in vain.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use http::HeaderMap;
+use serde::Serialize;
+
+use crate::api::time::EpochMs;
+use crate::classify::hints;
+
+/// One bucket as the provider described it last.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Bucket {
+    /// `requests` or `tokens`.
+    pub window: &'static str,
+    /// Its size.
+    pub limit: Option<u64>,
+    /// What is left of it.
+    pub remaining: Option<u64>,
+    /// When it is full again.
+    pub reset_time: Option<EpochMs>,
+}
+
+/// Header names of a bucket: limit, remaining, reset.
+const BUCKETS: [(&str, [&str; 3]); 4] = [
+    ("requests", ["x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"]),
+    ("tokens", ["x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"]),
+    ("requests", ["anthropic-ratelimit-requests-limit", "anthropic-ratelimit-requests-remaining", "anthropic-ratelimit-requests-reset"]),
+    ("tokens", ["anthropic-ratelimit-tokens-limit", "anthropic-ratelimit-tokens-remaining", "anthropic-ratelimit-tokens-reset"]),
+];
+
+/// What is known about the limits of one connection.
+#[derive(Debug, Default)]
+pub struct Learned {
+    buckets: Mutex<Vec<Bucket>>,
+    /// Milliseconds since the epoch until which a bucket is empty; 0 = none is.
+    empty_until: AtomicI64,
+}
+
+impl Learned {
+    /// Reads the headers of an answer.
+    pub fn read(&self, headers: &HeaderMap, now: EpochMs) {
+        let found: Vec<Bucket> = BUCKETS.iter().filter_map(|(window, names)| bucket(window, names, headers, now)).collect();
+        if found.is_empty() {
+            return;
+        }
+        let empty = found.iter().filter(|b| b.remaining == Some(0)).filter_map(|b| b.reset_time).max();
+        self.empty_until.store(empty.map_or(0, |until| until.0), Ordering::Relaxed);
+        *self.buckets.lock().unwrap_or_else(PoisonError::into_inner) = found;
+    }
+
+    /// Until when a bucket is known to be empty.
+    #[must_use]
+    pub fn empty_until(&self, now: EpochMs) -> Option<EpochMs> {
+        Some(EpochMs(self.empty_until.load(Ordering::Relaxed))).filter(|until| *until > now)
+    }
+
+    /// The buckets; those that were full again meanwhile are left out.
+    #[must_use]
+    pub fn buckets(&self, now: EpochMs) -> Vec<Bucket> {
+        let buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        buckets.iter().filter(|b| b.reset_time.is_none_or(|at| at > now)).cloned().collect()
+    }
+}
+
+fn bucket(window: &'static str, [limit, remaining, reset]: &[&str; 3], headers: &HeaderMap, now: EpochMs) -> Option<Bucket> {
+    let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim);
+    let number = |name: &str| text(name).and_then(|v| v.parse::<u64>().ok());
+    let (limit, remaining) = (number(limit), number(remaining));
+    if limit.is_none() && remaining.is_none() {
+        return None;
+    }
+    let wait = text(reset).and_then(|value| hints::from_headers(&[(reset, value)], 429, now));
+    Some(Bucket { window, limit, remaining, reset_time: wait.map(|wait| now.plus(wait.ms)) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{HeaderName, HeaderValue};
+
+    const NOW: EpochMs = EpochMs(1_796_000_000_000);
+
+    fn learned(pairs: &[(&'static str, &'static str)]) -> Learned {
+        let learned = Learned::default();
+        let headers = pairs.iter().map(|(n, v)| (HeaderName::from_static(n), HeaderValue::from_static(v))).collect();
+        learned.read(&headers, NOW);
+        learned
+    }
+
+    #[test]
+    fn buckets_are_read_in_the_words_of_each_vendor() {
+        let openai = learned(&[
+            ("x-ratelimit-limit-requests", "60"),
+            ("x-ratelimit-remaining-requests", "0"),
+            ("x-ratelimit-reset-requests", "1m30s"),
+            ("x-ratelimit-limit-tokens", "90000"),
+            ("x-ratelimit-remaining-tokens", "12"),
+        ]);
+        let expected = [
+            Bucket { window: "requests", limit: Some(60), remaining: Some(0), reset_time: Some(NOW.plus(90_000)) },
+            Bucket { window: "tokens", limit: Some(90_000), remaining: Some(12), reset_time: None },
+        ];
+        assert_eq!(openai.buckets(NOW), expected);
+        assert_eq!(openai.empty_until(NOW), Some(NOW.plus(90_000)));
+        assert_eq!(openai.empty_until(NOW.plus(90_000)), None);
+        assert_eq!(openai.buckets(NOW.plus(90_000)).len(), 1);
+        let anthropic = learned(&[("anthropic-ratelimit-requests-limit", "5"), ("anthropic-ratelimit-requests-remaining", "4")]);
+        assert_eq!(anthropic.buckets(NOW).first().map(|b| (b.limit, b.remaining)), Some((Some(5), Some(4))));
+        assert_eq!(anthropic.empty_until(NOW), None);
+    }
+
+    #[test]
+    fn an_answer_without_such_headers_changes_nothing() {
+        let known = learned(&[("x-ratelimit-remaining-requests", "0"), ("x-ratelimit-reset-requests", "30s")]);
+        known.read(&HeaderMap::new(), NOW);
+        assert_eq!(known.empty_until(NOW), Some(NOW.plus(30_000)));
+    }
+}

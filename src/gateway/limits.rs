@@ -1,0 +1,211 @@
+//! Which gates a dispatch has to pass, worked out when a snapshot is loaded.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::gates::{GateId, Limit, Want, joined};
+use super::queue::{Patience, Queue};
+use crate::api::time::EpochMs;
+use crate::snapshot::{Combo, Connection, Provider, Settings, Snapshot, Strategy};
+
+/// The gates of one connection.
+#[derive(Debug)]
+pub struct Limits {
+    queue: Arc<Queue>,
+    /// Gates of every dispatch; empty when nothing is limited.
+    always: Arc<[Want]>,
+    /// Gates of the models that have a cap of their own.
+    by_model: BTreeMap<String, Arc<[Want]>>,
+    patience: Patience,
+    /// Longest execution of a protected connection.
+    execution: Option<Duration>,
+    /// The credential's name among gates, for protected connections.
+    credential: Option<Arc<str>>,
+}
+
+/// What one dispatch has to pass.
+#[derive(Clone, Debug)]
+pub struct Gated {
+    /// Where.
+    pub queue: Arc<Queue>,
+    /// What.
+    pub wants: Arc<[Want]>,
+    /// How long it may stand in the queue.
+    pub patience: Patience,
+}
+
+impl Limits {
+    /// Works out the gates of a connection.
+    #[must_use]
+    pub fn new(provider: &Provider, connection: &Connection, settings: &Settings, queue: Arc<Queue>) -> Self {
+        let defaults = &settings.request_queue;
+        let limits = &connection.rate_limits;
+        let protected = connection.rate_limit_protection;
+        let slots = |slots| Limit { slots, ..Limit::default() };
+        let credential: Arc<str> = fingerprint(connection).into();
+        let credential_gate = |limit| Want { gate: GateId::Credential(Arc::clone(&credential)), limit };
+        let mut always = vec![
+            Want { gate: GateId::Provider(provider.name.as_str().into()), limit: slots(provider.max_concurrent) },
+            credential_gate(slots(connection.max_concurrent)),
+        ];
+        if protected {
+            always.push(credential_gate(Limit {
+                slots: defaults.concurrent_requests,
+                min_interval_ms: limits.min_interval_ms.unwrap_or(0),
+                per_minute: limits.requests_per_minute.unwrap_or(0),
+            }));
+        }
+        let by_model = limits.model_concurrency.iter().map(|(model, cap)| {
+            let gate = GateId::Model(Arc::clone(&credential), model.as_str().into());
+            (model.clone(), joined([always.clone(), vec![Want { gate, limit: slots(*cap) }]].concat()))
+        });
+        let by_model = by_model.collect();
+        let or = |own: u64, default: u64| Duration::from_millis(if own == 0 { default } else { own });
+        let max_depth = if limits.max_queue_depth == 0 { defaults.max_queue_depth } else { limits.max_queue_depth };
+        Self {
+            queue,
+            always: joined(always),
+            by_model,
+            patience: Patience { max_wait: or(limits.max_wait_ms, defaults.max_wait_ms), max_depth: (max_depth > 0).then_some(max_depth) },
+            execution: Some(or(limits.execution_max_wait_ms, defaults.execution_max_wait_ms)).filter(|d| protected && !d.is_zero()),
+            credential: protected.then_some(credential),
+        }
+    }
+
+    /// What a dispatch of this model has to pass; `None` when nothing is limited. Targets of a round-robin combo have a gate of their own
+    /// (routing spec 4.3), with that combo's patience.
+    #[must_use]
+    pub fn of(&self, model: &str, target: &Arc<str>, combo: Option<&Combo>) -> Option<Gated> {
+        let mut wants = self.by_model.get(model).unwrap_or(&self.always).clone();
+        let mut patience = self.patience;
+        if let Some(combo) = combo.filter(|combo| combo.strategy == Strategy::RoundRobin && combo.options.concurrency_per_model > 0) {
+            let limit = Limit { slots: combo.options.concurrency_per_model, ..Limit::default() };
+            let gate = GateId::Target(combo.name.as_str().into(), Arc::clone(target));
+            wants = joined([wants.to_vec(), vec![Want { gate, limit }]].concat());
+            let max_wait = Duration::from_millis(combo.options.queue_timeout_ms);
+            patience = Patience { max_wait, max_depth: Some(combo.options.queue_depth) };
+        }
+        (!wants.is_empty()).then(|| Gated { queue: Arc::clone(&self.queue), wants, patience })
+    }
+
+    /// What a dispatch has to pass while a bucket of the provider is known to be empty; `None` when that takes longer than anybody waits
+    /// here: then the provider itself is asked.
+    #[must_use]
+    pub fn while_empty(&self, until: EpochMs, now: EpochMs) -> Option<Gated> {
+        let credential = self.credential.clone().filter(|_| Duration::from_millis(until.since(now)) <= self.patience.max_wait)?;
+        let gate = GateId::Credential(credential);
+        self.queue.block(&gate, until);
+        let any = Limit { slots: u32::MAX, ..Limit::default() };
+        let wants = joined([self.always.to_vec(), vec![Want { gate, limit: any }]].concat());
+        Some(Gated { queue: Arc::clone(&self.queue), wants, patience: self.patience })
+    }
+
+    /// Longest execution of a dispatch.
+    #[must_use]
+    pub const fn execution(&self) -> Option<Duration> {
+        self.execution
+    }
+}
+
+/// What tells credentials apart; connections without one are told apart by name.
+fn fingerprint(connection: &Connection) -> &str {
+    if connection.credential_fingerprint.is_empty() { &connection.name } else { &connection.credential_fingerprint }
+}
+
+/// The queues of a gateway. Providers whose connections share a credential share a queue, since its gates are taken together.
+#[derive(Debug, Default)]
+pub struct Queues(HashMap<String, Arc<Queue>>);
+
+impl Queues {
+    /// The queue of each provider of a snapshot. Queues stay over a reload, so that running requests go on counting.
+    pub fn of(&mut self, snapshot: &Snapshot) -> HashMap<String, Arc<Queue>> {
+        let mut root: BTreeMap<&str, &str> = snapshot.providers.iter().map(|p| (p.name.as_str(), p.name.as_str())).collect();
+        let mut first: HashMap<&str, &str> = HashMap::new();
+        for connection in &snapshot.connections {
+            let provider = connection.provider.as_str();
+            let other = *first.entry(fingerprint(connection)).or_insert(provider);
+            let (a, b) = (find(&root, provider), find(&root, other));
+            root.insert(a.max(b), a.min(b));
+        }
+        let roots: HashMap<String, String> = root.keys().map(|name| ((*name).to_owned(), find(&root, name).to_owned())).collect();
+        self.0.retain(|name, _| roots.values().any(|root| root == name));
+        roots.into_iter().map(|(provider, root)| (provider, Arc::clone(self.0.entry(root).or_default()))).collect()
+    }
+}
+
+/// The representative of a set.
+fn find<'a>(root: &BTreeMap<&'a str, &'a str>, mut name: &'a str) -> &'a str {
+    while let Some(next) = root.get(name).filter(|next| **next != name) {
+        name = next;
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connection(provider: &str, name: &str, credential: &str) -> Connection {
+        Connection {
+            name: name.to_owned(),
+            provider: provider.to_owned(),
+            credential_fingerprint: credential.to_owned(),
+            ..Connection::default()
+        }
+    }
+
+    fn provider(name: &str) -> Provider {
+        Provider { name: name.to_owned(), ..Provider::default() }
+    }
+
+    #[test]
+    fn without_limits_there_is_no_gate() {
+        let limits = Limits::new(&provider("p"), &connection("p", "a", "x"), &Settings::default(), Arc::default());
+        assert!(limits.of("m", &"p/m".into(), None).is_none());
+        assert!(limits.of("m", &"p/m".into(), Some(&Combo::default())).is_none());
+        assert_eq!(limits.execution(), None);
+    }
+
+    #[test]
+    fn the_narrowest_cap_counts_and_only_protected_connections_are_paced() {
+        let mut settings = Settings::default();
+        settings.request_queue.concurrent_requests = 4;
+        let mut one = connection("p", "a", "x");
+        one.max_concurrent = 6;
+        one.rate_limits.requests_per_minute = Some(60);
+        let slots_and_pace = |connection: &Connection| {
+            let gated = Limits::new(&provider("p"), connection, &settings, Arc::default()).of("m", &"p/m".into(), None).unwrap();
+            gated.wants.iter().map(|w| (w.limit.slots, w.limit.per_minute)).collect::<Vec<_>>()
+        };
+        assert_eq!(slots_and_pace(&one), [(6, 0)]);
+        one.rate_limit_protection = true;
+        assert_eq!(slots_and_pace(&one), [(4, 60)]);
+    }
+
+    #[test]
+    fn models_and_targets_have_gates_of_their_own() {
+        let mut one = connection("p", "a", "x");
+        one.rate_limits.model_concurrency.insert("big".to_owned(), 1);
+        let limits = Limits::new(&provider("p"), &one, &Settings::default(), Arc::default());
+        assert!(limits.of("small", &"t".into(), None).is_none());
+        assert_eq!(limits.of("big", &"t".into(), None).unwrap().wants.len(), 1);
+        let mut turns = Combo { strategy: Strategy::RoundRobin, ..Combo::default() };
+        turns.options.queue_timeout_ms = 5;
+        let gated = limits.of("big", &"t".into(), Some(&turns)).unwrap();
+        assert_eq!((gated.wants.len(), gated.patience.max_wait), (2, Duration::from_millis(5)));
+    }
+
+    #[test]
+    fn a_shared_credential_shares_the_queue_and_queues_survive_a_reload() {
+        let snapshot = Snapshot {
+            providers: vec![provider("a"), provider("b"), provider("c")],
+            connections: vec![connection("c", "1", "x"), connection("b", "2", "x"), connection("a", "3", "y")],
+            ..Snapshot::default()
+        };
+        let mut queues = Queues::default();
+        let first = queues.of(&snapshot);
+        assert!(Arc::ptr_eq(&first["b"], &first["c"]) && !Arc::ptr_eq(&first["a"], &first["b"]));
+        assert!(Arc::ptr_eq(&first["b"], &queues.of(&snapshot)["b"]));
+    }
+}

@@ -1,0 +1,295 @@
+//! Which connection a session or a conversation belongs to (routing spec 9.5, decisions 4.10 and 9.12).
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use http::HeaderMap;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::api::time::EpochMs;
+use crate::snapshot::hex;
+
+/// Headers that name a session, in the order of their precedence; none of them reaches a provider.
+const SESSION_HEADERS: [&str; 3] = ["x-codex-session-id", "x-session-id", "x-omniroute-session"];
+/// How long an answer's id is remembered: as long as vendors keep answers.
+const RESPONSE_TTL_MS: u64 = 30 * 86_400_000;
+/// Bindings of each kind; the one that ends first is forgotten for a new one.
+const MAX_BINDINGS: usize = 16_384;
+const SHARDS: usize = 16;
+
+/// What a binding is found by: a digest, so that neither keys nor session names are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Key([u8; 16]);
+
+impl Key {
+    fn of(parts: &[&str]) -> Self {
+        let mut hash = Sha256::new();
+        for part in parts {
+            hash.update(part.len().to_le_bytes());
+            hash.update(part.as_bytes());
+        }
+        let mut key = [0; 16];
+        key.iter_mut().zip(hash.finalize()).for_each(|(to, from)| *to = from);
+        Self(key)
+    }
+}
+
+/// The session of one request, scoped by the client's key.
+#[derive(Clone, Debug)]
+pub struct Session {
+    caller: String,
+    name: String,
+}
+
+impl Session {
+    /// The session that headers name, else the one that the body names. Content is never a session (decisions 4.10).
+    #[must_use]
+    pub fn of(headers: &HeaderMap, body: Option<&str>, caller: &str) -> Option<Self> {
+        let from_header =
+            SESSION_HEADERS.iter().find_map(|name| headers.get(*name)?.to_str().ok().map(str::trim).filter(|v| !v.is_empty()));
+        let name = from_header.or(body.map(str::trim).filter(|v| !v.is_empty()))?;
+        Some(Self { caller: caller.to_owned(), name: name.to_owned() })
+    }
+
+    /// Its key with one provider.
+    #[must_use]
+    pub fn key(&self, provider: &str) -> Key {
+        Key::of(&["pin", &self.caller, &self.name, provider])
+    }
+}
+
+/// The key of an answer's id.
+#[must_use]
+pub fn response_key(caller: &str, id: &str) -> Key {
+    Key::of(&["response", caller, id])
+}
+
+#[derive(Clone, Debug)]
+struct Binding {
+    connection: Arc<str>,
+    until: EpochMs,
+}
+
+type Shard = HashMap<Key, Binding>;
+
+/// Bindings to connections, bounded and forgotten in time.
+#[derive(Debug, Default)]
+struct Table([Mutex<Shard>; SHARDS]);
+
+impl Table {
+    fn shard(&self, key: &Key) -> MutexGuard<'_, Shard> {
+        let index = usize::from(key.0.first().copied().unwrap_or(0)) % SHARDS;
+        lock(self.0.get(index).unwrap_or(&self.0[0]))
+    }
+
+    fn get(&self, key: &Key, now: EpochMs) -> Option<Arc<str>> {
+        self.shard(key).get(key).filter(|binding| binding.until > now).map(|binding| Arc::clone(&binding.connection))
+    }
+
+    /// Binds; answers whether that changes anything but the time.
+    fn bind(&self, key: Key, connection: &Arc<str>, until: EpochMs, now: EpochMs) -> bool {
+        let mut shard = self.shard(&key);
+        if let Some(known) = shard.get_mut(&key) {
+            let moved = known.connection != *connection;
+            *known = Binding { connection: Arc::clone(connection), until };
+            return moved;
+        }
+        if shard.len() >= MAX_BINDINGS / SHARDS {
+            shard.retain(|_, binding| binding.until > now);
+            if shard.len() >= MAX_BINDINGS / SHARDS
+                && let Some(oldest) = shard.iter().min_by_key(|(_, binding)| binding.until).map(|(key, _)| *key)
+            {
+                shard.remove(&oldest);
+            }
+        }
+        shard.insert(key, Binding { connection: Arc::clone(connection), until });
+        true
+    }
+
+    fn release(&self, key: &Key, connection: &str) -> bool {
+        let mut shard = self.shard(key);
+        let ours = shard.get(key).is_some_and(|binding| *binding.connection == *connection);
+        ours && shard.remove(key).is_some()
+    }
+
+    fn export(&self, now: EpochMs) -> Vec<Saved> {
+        let alive = |(key, binding): (&Key, &Binding)| {
+            (binding.until > now).then(|| Saved { key: hex(&key.0), connection: binding.connection.to_string(), until: binding.until.0 })
+        };
+        self.0.iter().flat_map(|shard| lock(shard).iter().filter_map(alive).collect::<Vec<_>>()).collect()
+    }
+
+    fn restore(&self, saved: Vec<Saved>, now: EpochMs) {
+        for entry in saved {
+            if let Some(key) = unhex(&entry.key).filter(|_| entry.until > now.0) {
+                self.bind(key, &entry.connection.into(), EpochMs(entry.until), now);
+            }
+        }
+    }
+}
+
+/// Session pins and answer ids of a gateway.
+#[derive(Debug, Default)]
+pub struct Sessions {
+    pins: Table,
+    responses: Table,
+    version: AtomicU64,
+}
+
+/// What is stored.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Stored {
+    pins: Vec<Saved>,
+    responses: Vec<Saved>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Saved {
+    key: String,
+    connection: String,
+    until: i64,
+}
+
+impl Sessions {
+    /// The connection that the session is pinned to.
+    #[must_use]
+    pub fn pinned(&self, key: &Key, now: EpochMs) -> Option<Arc<str>> {
+        self.pins.get(key, now)
+    }
+
+    /// Pins a session after a success; the time starts again with each.
+    pub fn pin(&self, key: Key, connection: &Arc<str>, ttl_ms: u64, now: EpochMs) {
+        if self.pins.bind(key, connection, now.plus(ttl_ms), now) {
+            self.changed();
+        }
+    }
+
+    /// Ends a pin that still points to a connection that failed.
+    pub fn unpin(&self, key: &Key, connection: &str) {
+        if self.pins.release(key, connection) {
+            self.changed();
+        }
+    }
+
+    /// The connection that made the answer with this id.
+    #[must_use]
+    pub fn response(&self, key: &Key, now: EpochMs) -> Option<Arc<str>> {
+        self.responses.get(key, now)
+    }
+
+    /// Remembers which connection made an answer.
+    pub fn remember_response(&self, key: Key, connection: &Arc<str>, now: EpochMs) {
+        if self.responses.bind(key, connection, now.plus(RESPONSE_TTL_MS), now) {
+            self.changed();
+        }
+    }
+
+    /// Grows with every change worth storing.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// What is to be stored.
+    ///
+    /// # Errors
+    /// Only if a value has no JSON form, which none has.
+    pub fn export(&self, now: EpochMs) -> Result<Vec<u8>, serde_json::Error> {
+        serde_json::to_vec(&Stored { pins: self.pins.export(now), responses: self.responses.export(now) })
+    }
+
+    /// Takes over what was stored.
+    ///
+    /// # Errors
+    /// It is something else.
+    pub fn restore(&self, bytes: &[u8], now: EpochMs) -> Result<(), serde_json::Error> {
+        let stored: Stored = serde_json::from_slice(bytes)?;
+        self.pins.restore(stored.pins, now);
+        self.responses.restore(stored.responses, now);
+        Ok(())
+    }
+
+    fn changed(&self) {
+        self.version.fetch_add(1, Ordering::Release);
+    }
+}
+
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn unhex(text: &str) -> Option<Key> {
+    let mut key = [0; 16];
+    if text.len() != 32 {
+        return None;
+    }
+    for (byte, pair) in key.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(Key(key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    const NOW: EpochMs = EpochMs(1_000_000);
+
+    fn session(headers: &[(&'static str, &'static str)], body: Option<&str>, caller: &str) -> Option<Session> {
+        let headers = headers.iter().map(|(n, v)| (http::HeaderName::from_static(n), HeaderValue::from_static(v))).collect();
+        Session::of(&headers, body, caller)
+    }
+
+    #[test]
+    fn headers_come_before_the_body_and_keys_keep_callers_and_providers_apart() {
+        let name = |headers: &[(&'static str, &'static str)], body| session(headers, body, "k").map(|s| s.name);
+        assert_eq!(
+            name(&[("x-omniroute-session", "c"), ("x-session-id", "b"), ("x-codex-session-id", "a")], Some("d")).as_deref(),
+            Some("a")
+        );
+        assert_eq!(name(&[("x-session-id", " ")], Some("d")).as_deref(), Some("d"));
+        assert_eq!(name(&[], None), None);
+        let key = |caller, provider: &str| session(&[("x-session-id", "s")], None, caller).unwrap().key(provider);
+        assert_eq!(key("k", "p"), key("k", "p"));
+        assert!(key("k", "p") != key("l", "p") && key("k", "p") != key("k", "q"));
+    }
+
+    #[test]
+    fn a_pin_ends_by_time_or_by_the_failure_of_its_own_connection() {
+        let (sessions, key) = (Sessions::default(), response_key("k", "s"));
+        sessions.pin(key, &"a".into(), 100, NOW);
+        assert_eq!(sessions.pinned(&key, NOW.plus(99)).as_deref(), Some("a"));
+        assert_eq!(sessions.pinned(&key, NOW.plus(100)), None);
+        sessions.unpin(&key, "b");
+        assert_eq!(sessions.pinned(&key, NOW).as_deref(), Some("a"));
+        sessions.unpin(&key, "a");
+        assert_eq!(sessions.pinned(&key, NOW), None);
+    }
+
+    #[test]
+    fn the_oldest_is_forgotten_first_and_memory_is_bounded() {
+        let sessions = Sessions::default();
+        for n in 0..3 * MAX_BINDINGS {
+            sessions.remember_response(response_key("k", &n.to_string()), &"a".into(), NOW.plus(n as u64));
+        }
+        let held: usize = sessions.responses.0.iter().map(|shard| lock(shard).len()).sum();
+        assert!(held <= MAX_BINDINGS, "{held}");
+        let newest = response_key("k", &(3 * MAX_BINDINGS - 1).to_string());
+        assert!(sessions.response(&newest, NOW).is_some());
+        assert!(sessions.response(&response_key("k", "0"), NOW).is_none());
+    }
+
+    #[test]
+    fn bindings_survive_a_restart_until_their_time() {
+        let (before, after) = (Sessions::default(), Sessions::default());
+        before.pin(response_key("k", "pin"), &"a".into(), 100, NOW);
+        before.remember_response(response_key("k", "resp_1"), &"b".into(), NOW);
+        assert_eq!(before.version(), 2);
+        after.restore(&before.export(NOW).unwrap(), NOW.plus(200)).unwrap();
+        assert_eq!(after.pinned(&response_key("k", "pin"), NOW.plus(200)), None);
+        assert_eq!(after.response(&response_key("k", "resp_1"), NOW.plus(200)).as_deref(), Some("b"));
+    }
+}
