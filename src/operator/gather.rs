@@ -423,6 +423,26 @@ impl Gathered {
             .collect()
     }
 
+    /// Names of all objects.
+    #[must_use]
+    pub fn keys(&self, namespace: &str) -> BTreeSet<ObjectKey> {
+        fn of<K: Resource>(namespace: &str, kind: ObjectKind, objects: &[Arc<K>]) -> impl Iterator<Item = ObjectKey> {
+            objects.iter().map(move |o| ObjectKey {
+                namespace: namespace.to_owned(),
+                kind,
+                name: o.meta().name.clone().unwrap_or_default(),
+            })
+        }
+        let r = &self.resources;
+        of(namespace, ObjectKind::ResilienceSettings, &r.settings)
+            .chain(of(namespace, ObjectKind::Provider, &r.providers))
+            .chain(of(namespace, ObjectKind::Connection, &r.connections))
+            .chain(of(namespace, ObjectKind::Combo, &r.combos))
+            .chain(of(namespace, ObjectKind::OperatorErrorRule, &r.rules))
+            .chain(self.broken.iter().map(|(key, ..)| key.clone()))
+            .collect()
+    }
+
     /// Whether both are about the same generations of the same objects.
     #[must_use]
     pub fn has_same_objects(&self, other: &Self) -> bool {

@@ -37,6 +37,8 @@ use crate::snapshot::{Command, Snapshot};
 
 /// No ready pod for this long: the gateway is deserted, and statuses say so.
 const DESERTED: Duration = Duration::from_secs(10);
+/// Time for pods to load a changed configuration and for the next look at them.
+const SETTLE: Duration = Duration::from_secs(3);
 /// Deployments that may roll at the same time because of a new image of the operator (decisions 10.9).
 const ROLLING: usize = 5;
 /// When a Deployment that has to wait for others is looked at again.
@@ -94,6 +96,8 @@ struct State {
     accepted: Option<Vec<Command>>,
     /// The snapshot that was delivered last.
     delivered: Option<Arc<Delivery>>,
+    /// Hash of the snapshot that is wanted, and since when.
+    wanted: Option<(String, Instant)>,
     memory: Memory,
     /// Since when no pod has been ready.
     deserted: Option<Instant>,
@@ -177,6 +181,13 @@ impl Worker {
 
     /// Compile, build, apply.
     async fn full(&self, namespace: &str, gathered: Gathered, state: &mut State) -> Result<(), Error> {
+        if let Some(before) = &state.current {
+            let now = gathered.keys(namespace);
+            for gone in before.gathered.keys(namespace).difference(&now) {
+                self.parts.writer.forget(gone);
+                state.memory.forget(gone);
+            }
+        }
         let gateway = in_force(namespace, &gathered);
         let mut trouble = Problems::default();
         let keys = match &gateway {
@@ -242,6 +253,9 @@ impl Worker {
     ) -> Result<(), Error> {
         let encode = |source| Error::Encode { what: format!("the objects of namespace `{}`", owner.namespace), source };
         let wanted = Arc::new(Delivery::pack(snapshot).map_err(encode)?);
+        if state.wanted.as_ref().is_none_or(|(hash, _)| *hash != wanted.hash) {
+            state.wanted = Some((wanted.hash.clone(), Instant::now()));
+        }
         let fits = judge_size(&wanted, snapshot, &owner.name, findings, trouble);
         let delivery = if fits { wanted.clone() } else { state.delivered.clone().unwrap_or_else(|| wanted.clone()) };
         let intent = Intent {
@@ -336,6 +350,10 @@ impl Worker {
             }
             left.is_zero()
         };
+        let settle = state.wanted.as_ref().map_or(Duration::ZERO, |(_, since)| SETTLE.saturating_sub(since.elapsed()));
+        if !settle.is_zero() {
+            parts.todo.at(namespace, Work::Report, Instant::now() + settle);
+        }
         let world = World {
             snapshot: &current.snapshot,
             findings: World::sort_findings(&current.findings),
@@ -343,6 +361,7 @@ impl Worker {
             fleet: &fleet,
             trouble: current.trouble.as_ref(),
             deserted,
+            settling: !settle.is_zero(),
             now,
         };
         let findings: Vec<&Finding> =
@@ -355,6 +374,7 @@ impl Worker {
             hash: current.hash.as_deref(),
             findings: &findings,
             writer: &parts.writer,
+            settling: world.settling,
         };
         let (counts, patience) = report.objects(&current.gathered.resources, &current.gathered.broken, &mut state.memory);
         parts.census.set(namespace, Some(counts));

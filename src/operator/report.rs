@@ -1,6 +1,6 @@
 //! From what is wanted and what runs to status writes: compares, decides how urgent a write is, counts.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
@@ -23,9 +23,9 @@ pub trait Status: Serialize + PartialEq {
     fn conditions(&self) -> &[Condition];
     /// The generation that it is about.
     fn observed(&self) -> i64;
-    /// A word that changes with the state of the object, beside the conditions.
-    fn phase(&self) -> Option<&str> {
-        None
+    /// What changes with the state of the object beside its conditions; deadlines and counters of failures are not part of it.
+    fn phase(&self) -> String {
+        String::new()
     }
 }
 
@@ -38,29 +38,40 @@ macro_rules! status {
             fn observed(&self) -> i64 {
                 self.observed_generation
             }
-            $(fn phase(&self) -> Option<&str> {
-                let phase: fn(&$type) -> Option<&str> = $phase;
+            $(fn phase(&self) -> String {
+                let phase: fn(&$type) -> String = $phase;
                 phase(self)
             })?
         }
     };
 }
 
-status!(SettingsStatus);
 status!(RuleStatus);
-status!(ComboStatus);
-status!(ConnectionStatus, |s| s.state.as_deref());
-status!(ProviderStatus, |s| s.breaker.as_ref().map(|b| b.state.as_str()));
+status!(SettingsStatus, |s| format!("{:?}", s.gateway));
+status!(ComboStatus, |s| s.available.clone().unwrap_or_default());
+status!(ConnectionStatus, |s| {
+    let locked: Vec<&str> = s.lockouts.iter().map(|l| l.model.as_str()).collect();
+    format!("{:?} {locked:?} {:?}", s.state, s.commands)
+});
+status!(ProviderStatus, |s| format!("{:?} {:?} {:?}", s.breaker.as_ref().map(|b| &b.state), s.connections, s.commands));
 
 /// What the reporter remembers of a namespace between two looks.
 #[derive(Debug, Default)]
 pub struct Memory {
     /// References that do not resolve.
     pub patience: Patience,
-    /// Objects that were ready at this generation: turning ready again is no answer to their owner any more.
-    answered: HashSet<(ObjectKind, String, i64)>,
+    /// The generation in which an object was ready before: turning ready again is no answer to its owner any more.
+    answered: HashMap<ObjectKey, i64>,
     /// Conditions of objects that cannot be read, so that their status cannot be compared.
     broken: BTreeMap<ObjectKey, (String, Vec<Condition>)>,
+}
+
+impl Memory {
+    /// The object is gone.
+    pub fn forget(&mut self, key: &ObjectKey) {
+        self.answered.remove(key);
+        self.broken.remove(key);
+    }
 }
 
 /// Objects of a namespace by kind and status of `Ready`.
@@ -80,6 +91,8 @@ pub struct Report<'a> {
     pub findings: &'a [&'a Finding],
     /// Where statuses go.
     pub writer: &'a Writer,
+    /// The configuration has only just changed: what is on its way is not worth a word yet.
+    pub settling: bool,
 }
 
 impl Report<'_> {
@@ -116,7 +129,6 @@ impl Report<'_> {
             let after = status::rule(world, &mut memory.patience, object);
             self.put(ObjectKind::OperatorErrorRule, &object.metadata, object.status.as_ref(), &after, plain, memory, &mut counts);
         }
-        memory.broken.retain(|key, _| broken.iter().any(|(b, ..)| b == key));
         for (key, meta, error) in broken {
             self.put_broken(key, meta, error, memory);
             *counts.entry((key.kind.name(), "False")).or_default() += 1;
@@ -145,15 +157,20 @@ impl Report<'_> {
         }
         if before == Some(after) {
             if is(after.conditions(), ConditionType::Ready) {
-                memory.answered.insert((kind, key.name.clone(), after.observed()));
+                memory.answered.insert(key.clone(), after.observed());
             }
             self.writer.cancel(&key);
             return;
         }
         let nothing = S::default();
         let before = before.unwrap_or(&nothing);
-        let answered = memory.answered.contains(&(kind, key.name.clone(), after.observed()));
+        let answered = memory.answered.get(&key) == Some(&after.observed());
         let class = class(before, after, answered);
+        // The old generation in its status tells everybody to wait.
+        if self.settling && class == Class::Preliminary {
+            self.writer.cancel(&key);
+            return;
+        }
         let teller = Teller { object: &key, uid: meta.uid.as_deref().unwrap_or_default() };
         let notices = notices(&teller, before, after);
         match serde_json::to_value(after) {

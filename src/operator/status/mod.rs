@@ -56,6 +56,9 @@ pub struct World<'a> {
     pub trouble: Option<&'a Trouble>,
     /// No pod has been ready for longer than a restart takes. Before that, what was programmed counts as programmed.
     pub deserted: bool,
+    /// The configuration has only just changed. What was programmed in this generation counts as programmed until pods had time to
+    /// load it, so that a new default does not turn every object of the namespace red and green again.
+    pub settling: bool,
     /// Now.
     pub now: EpochMs,
 }
@@ -118,8 +121,11 @@ fn programmed(world: &World<'_>, subject: &Subject<'_>, fragment: &str, hash: Op
     if spread.everywhere() {
         return Said::yes(ProgrammedReason::Programmed, count);
     }
+    let was = find(subject.before, ConditionType::Programmed).filter(|c| c.status == "True" && subject.observed == subject.generation);
+    if let Some(was) = was.filter(|_| world.settling) {
+        return Said::again(was);
+    }
     if spread.ready == 0 {
-        let was = find(subject.before, ConditionType::Programmed).filter(|c| c.status == "True" && subject.observed == subject.generation);
         // One pod that restarts must not turn every object of the namespace red and green again.
         return match was {
             Some(was) if !world.deserted => Said::again(was),

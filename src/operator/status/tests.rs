@@ -88,6 +88,7 @@ struct Scene {
     fleet: Fleet,
     trouble: Option<Trouble>,
     deserted: bool,
+    settling: bool,
     now: EpochMs,
     patience: Patience,
 }
@@ -99,7 +100,7 @@ fn scene(resources: api::Resources, change: impl FnOnce(&mut StateReport)) -> Sc
     let mut state = healthy(&compiled.snapshot);
     change(&mut state);
     let fleet = Fleet::of(&[pod(state)], NOW);
-    Scene { resources, compiled, fleet, trouble: None, deserted: true, now: NOW, patience: Patience::default() }
+    Scene { resources, compiled, fleet, trouble: None, deserted: true, settling: false, now: NOW, patience: Patience::default() }
 }
 
 impl Scene {
@@ -111,6 +112,7 @@ impl Scene {
             fleet: &self.fleet,
             trouble: self.trouble.as_ref(),
             deserted: self.deserted,
+            settling: self.settling,
             now: self.now,
         }
     }
@@ -304,6 +306,25 @@ fn a_restart_of_the_only_pod_changes_nothing_until_it_lasts() {
 }
 
 #[test]
+fn a_new_default_does_not_turn_objects_red_while_pods_load_it() {
+    let mut s = scene(resources(), |_| {});
+    let running = s.connection("a1");
+    let mut object = api::Connection::clone(&s.resources.connections[0]);
+    object.status = Some(running.clone());
+    s.compiled.snapshot.fragments.insert("Connection/a1".into(), "new".into());
+    s.resources.connections[0] = Arc::new(object.clone());
+    s.settling = true;
+    assert_eq!(s.connection("a1"), running);
+    object.metadata.generation = Some(4);
+    s.resources.connections[0] = Arc::new(object.clone());
+    assert_eq!(words(&s.connection("a1").conditions, "Ready"), said("False", "Progressing"), "an edit of the object itself is told");
+    object.metadata.generation = Some(3);
+    s.resources.connections[0] = Arc::new(object);
+    s.settling = false;
+    assert_eq!(words(&s.connection("a1").conditions, "Programmed"), said("False", "Pending"), "pods had their time");
+}
+
+#[test]
 fn a_silent_pod_makes_healthy_things_unknown_and_leaves_unhealthy_ones() {
     let mut s = scene(resources(), |_| {});
     let mut state = healthy(&s.compiled.snapshot);
@@ -385,6 +406,7 @@ proptest! {
         gateway in any::<bool>(),
         trouble in proptest::option::of(any::<bool>()),
         deserted in any::<bool>(),
+        settling in any::<bool>(),
         breaker in prop_oneof![Just(BreakerPhase::Closed), Just(BreakerPhase::Open), Just(BreakerPhase::HalfOpen)],
         refused in any::<bool>(),
     ) {
@@ -403,6 +425,7 @@ proptest! {
         s.fleet = Fleet::of(&views, NOW);
         s.trouble = trouble.map(|stalled| Trouble { reason: "NameConflict".into(), message: "m".into(), stalled });
         s.deserted = deserted;
+        s.settling = settling;
         let mut all: Vec<(i64, Vec<Condition>)> = Vec::new();
         let first = s.connection("a1");
         all.push((first.observed_generation, first.conditions.clone()));
