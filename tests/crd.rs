@@ -333,6 +333,7 @@ fn rejected_manifests_are_rejected_for_the_stated_reasons_only() {
                 assert!(wanted.iter().any(|w| problem.starts_with(w)), "{file}: nobody expected `{problem}`");
             }
             assert!(parsed.problems.iter().all(|p| p.level == Level::Error));
+            assert!(!got.iter().any(|g| g.contains("canary")), "{file}: a value that may be a secret was repeated: {got:#?}");
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod audit;
 mod chart;
+mod definitions;
 mod leader;
 mod metrics;
 mod outage;
@@ -40,6 +41,9 @@ pub fn ensure(holds: bool, message: impl FnOnce() -> String) -> Outcome {
 pub const SCENARIOS: &[Scenario] = &[
     anywhere("the_quickstart_serves_the_official_sdk", quickstart::serves),
     anywhere("one_account_cools_and_no_client_notices", quickstart::cools),
+    anywhere("the_api_server_decides_as_validate_does", definitions::fixtures),
+    anywhere("the_api_server_stores_definitions_as_they_are_written", definitions::stored_as_written),
+    anywhere("the_api_server_selects_connections_by_provider", definitions::selectable),
     anywhere("columns_say_who_is_out_and_until_when", quickstart::columns),
     anywhere("a_combo_and_a_key_change_without_a_restart", quickstart::changes),
     anywhere("a_rotated_credential_takes_effect_and_clears_the_dead_state", secrets::rotate),

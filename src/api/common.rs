@@ -13,6 +13,11 @@ pub const HEADER_PATTERN: &str = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$";
 /// An HTTP(S) URL without white space.
 pub const URL_PATTERN: &str = r"^https?://[^\s/?#]+[^\s?#]*$";
 
+/// An HTTPS URL.
+pub const HTTPS_PATTERN: &str = r"^https://[^\s/?#]+[^\s#]*$";
+/// The address of a proxy.
+pub const PROXY_PATTERN: &str = r"^https?://[^\s/?#]+/?$";
+
 /// One CEL rule about `field`, a member of the annotated object; the message starts with its name. With an empty `field` the rule is about
 /// the object itself.
 #[must_use]

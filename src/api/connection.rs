@@ -6,7 +6,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::common::{LocalRef, SecretKeyRef, URL_PATTERN, rule, yes};
+use super::common::{HTTPS_PATTERN, LocalRef, PROXY_PATTERN, SecretKeyRef, rule, yes};
 use super::duration::Duration;
 use super::settings::ConnectionCooldown;
 use super::status::ConnectionStatus;
@@ -65,7 +65,7 @@ pub struct ConnectionSpec {
     pub retry_delay: Option<Duration>,
     /// HTTP proxy for requests of this connection (`http://host:port`). Without it: none.
     #[serde(rename = "proxyURL", skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 2048), regex(pattern = URL_PATTERN))]
+    #[schemars(length(min = 1, max = 2048), regex(pattern = PROXY_PATTERN))]
     pub proxy_url: Option<String>,
     /// Connections of the same group share an egress address. Without it: those with the same `proxyURL` do.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -145,7 +145,7 @@ pub struct OAuthCredential {
     pub secret_ref: LocalRef,
     /// Token endpoint for refreshing. Without it: that of the preset, else the access token is used until it expires.
     #[serde(rename = "tokenURL", skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 2048), regex(pattern = r"^https://[^\s/?#]+[^\s#]*$"))]
+    #[schemars(length(min = 1, max = 2048), regex(pattern = HTTPS_PATTERN))]
     pub token_url: Option<String>,
     /// Public client id for refreshing. Without it: that of the preset.
     #[serde(rename = "clientID", skip_serializing_if = "Option::is_none")]

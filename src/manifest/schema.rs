@@ -71,8 +71,8 @@ impl Walk<'_> {
     }
 
     /// A value for a message: short, or nothing at all where it may be a secret.
-    fn show(&self, value: &Value) -> String {
-        if self.secret {
+    fn show(&self, value: &Value, path: &str) -> String {
+        if self.secret || may_hold_a_secret(path) {
             return String::new();
         }
         let text = value.to_string();
@@ -85,7 +85,7 @@ impl Walk<'_> {
             if let Value::String(text) = value {
                 self.string(schema, text, path);
             } else if !value.is_i64() {
-                self.add(path, Reason::WrongType, format!("must be a text or a whole number, not{}", self.show(value)));
+                self.add(path, Reason::WrongType, format!("must be a text or a whole number, not{}", self.show(value, path)));
             }
             return;
         }
@@ -98,7 +98,11 @@ impl Walk<'_> {
             ("", _) => {}
             (wanted, _) => {
                 let hint = type_hint(wanted, value);
-                self.add(path, Reason::WrongType, format!("must be {}, not {}{}{hint}", article(wanted), kind_of(value), self.show(value)));
+                self.add(
+                    path,
+                    Reason::WrongType,
+                    format!("must be {}, not {}{}{hint}", article(wanted), kind_of(value), self.show(value, path)),
+                );
             }
         }
     }
@@ -160,20 +164,25 @@ impl Walk<'_> {
             "map" => Some(keys.iter().map(|k| item[*k].to_string()).collect::<Vec<_>>().join(", ")),
             _ => None,
         };
-        let mut seen = std::collections::BTreeMap::new();
+        let mut seen: BTreeMap<String, usize> = BTreeMap::new();
         for (i, item) in items.iter().enumerate() {
             let Some(key) = key_of(item) else { return };
-            if let Some(first) = seen.insert(key.clone(), i) {
-                let what = if keys.is_empty() { key } else { format!("`{}` {key}", keys.join("`, `")) };
-                let what = if self.secret { String::new() } else { format!(" {what}") };
-                self.add(&format!("{path}[{i}]"), Reason::InvalidValue, format!("repeats{what} of entry {first}; keep one of them"));
-                seen.insert(item.to_string(), first);
-            }
+            let Some(first) = seen.get(&key) else {
+                seen.insert(key, i);
+                continue;
+            };
+            let what = match (self.secret, keys.as_slice()) {
+                (true, _) => String::new(),
+                (false, []) => format!(" {key}"),
+                (false, keys) => format!(" `{}` {key}", keys.join("`, `")),
+            };
+            let message = format!("repeats{what} of entry {first}; keep one of them");
+            self.add(&format!("{path}[{i}]"), Reason::InvalidValue, message);
         }
     }
 
     fn string(&mut self, schema: &Value, text: &str, path: &str) {
-        let shown = self.show(&Value::String(text.to_owned()));
+        let shown = self.show(&Value::String(text.to_owned()), path);
         if let Some(values) = schema["enum"].as_array() {
             let values: Vec<&str> = values.iter().filter_map(Value::as_str).collect();
             if !values.contains(&text) {
@@ -181,7 +190,7 @@ impl Walk<'_> {
                     Some(near) => format!("did you mean `{near}`? The values are {}", values.join(", ")),
                     None => format!("the values are {}", values.join(", ")),
                 };
-                self.add(path, Reason::InvalidValue, format!("{} is not allowed here; {hint}", shown.trim_start()));
+                self.add(path, Reason::InvalidValue, format!("{shown} is not allowed here; {hint}").trim_start().to_owned());
             }
             return;
         }
@@ -195,7 +204,7 @@ impl Walk<'_> {
         } else if let Some(pattern) = schema["pattern"].as_str()
             && !self.patterns.matches(pattern, text)
         {
-            self.add(path, Reason::InvalidValue, format!("{} {}", shown.trim_start(), pattern_hint(pattern)));
+            self.add(path, Reason::InvalidValue, format!("{shown} {}", pattern_hint(pattern)).trim_start().to_owned());
         }
     }
 
@@ -211,6 +220,12 @@ impl Walk<'_> {
             self.add(path, Reason::InvalidValue, format!("{range}, not {value}"));
         }
     }
+}
+
+/// Fields in which people put, or by mistake could put, a credential: their values are never repeated.
+fn may_hold_a_secret(path: &str) -> bool {
+    let path = path.to_ascii_lowercase();
+    ["credential", "secret", "token", "password", "proxyurl", "headers", "extraenv"].iter().any(|word| path.contains(word))
 }
 
 fn join(path: &str, key: &str) -> String {
@@ -265,6 +280,8 @@ fn pattern_hint(pattern: &str) -> String {
         common::KEY_PATTERN => "is no key: letters, digits, `-`, `_` and `.` only",
         common::HEADER_PATTERN => "is no name of a header",
         common::URL_PATTERN => "is no base URL: write it like https://host/v1, without a query",
+        common::HTTPS_PATTERN => "is no address: write it like https://host/path",
+        common::PROXY_PATTERN => "is no address of a proxy: write it like http://host:3128",
         gateway::QUANTITY_PATTERN => "is no quantity: write it like 250m or 64Mi",
         _ => return format!("does not match {pattern}"),
     };
@@ -273,5 +290,8 @@ fn pattern_hint(pattern: &str) -> String {
 
 fn lower_first(text: &str) -> String {
     let mut chars = text.chars();
-    chars.next().map(|c| c.to_lowercase().chain(chars).collect()).unwrap_or_default()
+    match (chars.next(), text.chars().nth(1)) {
+        (Some(first), Some(second)) if !second.is_uppercase() => first.to_lowercase().chain(chars).collect(),
+        _ => text.to_owned(),
+    }
 }
