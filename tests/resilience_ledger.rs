@@ -526,6 +526,24 @@ fn a_new_snapshot_keeps_unchanged_cells_and_a_new_credential_clears_what_the_old
     assert!(ledger.connection("a").is_none());
 }
 
+#[test]
+fn a_late_answer_to_the_old_credential_does_not_blame_the_new_one() {
+    let mut snapshot = snapshot(|_| {});
+    let ledger = ledger(&snapshot);
+    let a = cell(&ledger, "a");
+    let old: Vec<_> = (0..3).map(|_| ledger.begin(&a, NOW).expect("free")).collect();
+    snapshot.connections[0].credential_fingerprint = "new".to_owned();
+    ledger.configure(&snapshot, NOW);
+    for (permit, verdict) in old.into_iter().zip([terminal(Terminal::Banned), strike(2), stated(60_000)]) {
+        ledger.failure(permit, Some("m"), 401, &verdict, NOW.plus(1), 0.0);
+    }
+    let shown = state(&ledger, "a", NOW.plus(1));
+    assert_eq!((shown.state, shown.strikes), (ConnectionPhase::Cooling, 0), "only the limit is the account's");
+    let permit = ledger.begin(&a, NOW.plus(2)).expect("free");
+    ledger.failure(permit, Some("m"), 403, &terminal(Terminal::Banned), NOW.plus(2), 0.0);
+    assert_eq!(state(&ledger, "a", NOW.plus(2)).state, ConnectionPhase::Banned);
+}
+
 fn command(kind: CommandKind, name: &str, command: CommandVerb, value: &str, at: EpochMs) -> Command {
     Command { kind, name: name.to_owned(), command, value: value.to_owned(), accepted_time: at }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::breaker::ProbeToken;
 use super::cell::{ConnectionCell, ConnectionRecord, ProviderCell, ProviderConfig};
+use super::commands::of_credential;
 use super::cooldown::{Applied, Rest, jittered_ms};
 use super::effect::Cause;
 use super::ledger::{Index, Ledger};
@@ -61,7 +62,8 @@ impl Ledger {
         } else if let Some(token) = probe {
             connection.provider().release(token);
         }
-        if place == Landing::Nowhere {
+        let of_old_credential = permit.credential != connection.credential() && blames_credential(verdict);
+        if place == Landing::Nowhere || of_old_credential {
             return effects;
         }
         let mut failure = Failure {
@@ -204,6 +206,11 @@ fn breaker_effect(provider: &Arc<ProviderCell>, state: super::BreakerState) -> O
         }
         _ => None,
     }
+}
+
+/// True when the failure is about the credential that the request carried: a later one has nothing to do with it.
+const fn blames_credential(verdict: &Verdict) -> bool {
+    verdict.terminal.is_some() || matches!(verdict.strike, Some(Strike::Auth)) || of_credential(verdict.reason)
 }
 
 /// Forgets every error of a connection; answers whether there was one.

@@ -253,6 +253,8 @@ pub struct ConnectionCell {
     in_flight: AtomicU32,
     /// Grows with each recorded failure.
     sequence: AtomicU64,
+    /// Grows with each change of the credential.
+    credential: AtomicU64,
     /// End of whatever holds the connection back, milliseconds since the epoch; `i64::MAX` in a terminal state.
     resting_until: AtomicI64,
     /// Latest end of a lock of any model, milliseconds since the epoch.
@@ -270,6 +272,7 @@ impl ConnectionCell {
             config: ArcSwap::from_pointee(ConnectionConfig::from(connection)),
             in_flight: AtomicU32::new(0),
             sequence: AtomicU64::new(0),
+            credential: AtomicU64::new(0),
             resting_until: AtomicI64::new(0),
             locked_until: AtomicI64::new(0),
             dirty: AtomicBool::new(false),
@@ -330,6 +333,15 @@ impl ConnectionCell {
 
     pub(super) fn next_sequence(&self) -> u64 {
         self.sequence.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// Which credential requests carry now, counted from the start of the process.
+    pub(super) fn credential(&self) -> u64 {
+        self.credential.load(Ordering::Acquire)
+    }
+
+    pub(super) fn next_credential(&self) {
+        self.credential.fetch_add(1, Ordering::AcqRel);
     }
 
     pub(super) fn is_dirty(&self) -> bool {

@@ -224,6 +224,7 @@ fn end_terminal(cell: &ConnectionCell, by: Cause, now: EpochMs) -> Option<Effect
 /// The owner changed the credential: what the old one caused is forgotten. Limits stay, for a new key may well be of the same account.
 pub(super) fn forget_credential(cell: &ConnectionCell, now: EpochMs) -> Vec<Effect> {
     let by = Cause::CredentialChanged;
+    cell.next_credential();
     let mut effects: Vec<_> = end_terminal(cell, by, now).into_iter().collect();
     cell.update(now, |record| {
         record.locks.remove_if(|lock| of_credential(lock.reason));
@@ -236,7 +237,7 @@ pub(super) fn forget_credential(cell: &ConnectionCell, now: EpochMs) -> Vec<Effe
 }
 
 /// Reasons that end with the credential that caused them.
-const fn of_credential(reason: Reason) -> bool {
+pub(super) const fn of_credential(reason: Reason) -> bool {
     matches!(reason, Reason::AuthError | Reason::CreditsExhausted)
 }
 

@@ -18,6 +18,8 @@ pub struct Permit {
     pub(super) began: u64,
     /// The same of its provider.
     pub(super) provider_began: u64,
+    /// The credential that it was sent with.
+    pub(super) credential: u64,
     pub(super) started: EpochMs,
     pub(super) own_probe: bool,
     pub(super) retry_override_ms: Option<u64>,
@@ -31,6 +33,7 @@ impl Permit {
             probe,
             began: connection.sequence(),
             provider_began: connection.provider().sequence(),
+            credential: connection.credential(),
             started: now,
             own_probe: false,
             retry_override_ms,
