@@ -9,7 +9,7 @@ use std::sync::Arc;
 use omniroute::api::time::EpochMs;
 use omniroute::classify::{Failover, FailureKind, LevelChange, Reason, Scope, Terminal, Verdict, WaitSource};
 use omniroute::routing::{
-    Answer, Exclusion, ExclusionReason, Failure, KeyPolicy, Live, Load, Random, Request, Resolved, Router, Seeded, Step, Walk,
+    Answer, Exclusion, ExclusionReason, Failure, Hop, KeyPolicy, Live, Load, Random, Request, Resolved, Router, Seeded, Step, Walk,
 };
 use omniroute::snapshot::{Attempts, Combo, Connection, Dialect, Model, Provider, Snapshot, Strategy, Target, TargetKind};
 
@@ -242,6 +242,7 @@ pub struct Outcome {
     pub calls: Vec<String>,
     /// `provider/model` of each dispatch.
     pub labels: Vec<String>,
+    pub hops: Vec<Hop>,
     pub delays: Vec<u64>,
     pub waits: Vec<u64>,
     pub answer: Option<Answer>,
@@ -299,7 +300,8 @@ impl Bench {
     }
 
     fn walk(&mut self, model: &str, request: Request, rng: &mut dyn Random) -> Outcome {
-        let mut outcome = Outcome { calls: vec![], labels: vec![], delays: vec![], waits: vec![], answer: None, ended: self.now };
+        let mut outcome =
+            Outcome { calls: vec![], labels: vec![], hops: vec![], delays: vec![], waits: vec![], answer: None, ended: self.now };
         let resolved = match self.router.resolve_for(model, &request.key) {
             Ok(resolved) => resolved,
             Err(answer) => {
@@ -323,6 +325,7 @@ impl Bench {
                     self.now = self.now.plus(dispatch.delay_ms);
                     outcome.calls.push(dispatch.connection.name.to_string());
                     outcome.labels.push(dispatch.label.to_string());
+                    outcome.hops.push(dispatch.hop);
                     outcome.delays.push(dispatch.delay_ms);
                     let reply = self.upstreams.reply(&dispatch.connection.name, &dispatch.label);
                     self.now = self.now.plus(reply.takes_ms);

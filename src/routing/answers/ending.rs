@@ -10,8 +10,10 @@ use crate::classify::Reason;
 /// Why a walk ended without an answer from a target.
 #[derive(Clone, PartialEq, Debug)]
 pub(in super::super) enum Why {
-    /// The last failure says that nothing else would help, or the client asked for one call only.
+    /// The last failure says that nothing else would help.
     Stop,
+    /// The client asked for one call and its answer as it is.
+    SingleCall,
     /// Nothing is left to try.
     NothingLeft,
     /// All dispatches are used up.
@@ -53,6 +55,7 @@ pub struct Ending<'a> {
 pub(in super::super) fn after(mut ending: Ending<'_>) -> Answer {
     let mut answer = match &ending.why {
         Why::Stop => stopped(&ending),
+        Why::SingleCall => single(&ending),
         Why::Protected { gate } => protected(&ending, *gate),
         Why::MaxAttempts => {
             let message = format!("Maximum combo retry limit: {} attempts failed: {}", ending.attempted, summary(ending.failures));
@@ -96,6 +99,16 @@ fn stopped(ending: &Ending<'_>) -> Answer {
     let mut answer = of_failure(last, summary(std::slice::from_ref(last)));
     answer.no_retry |= last.stop;
     with_wait(answer, ending)
+}
+
+/// The one answer that the client asked for: even about our own credential.
+fn single(ending: &Ending<'_>) -> Answer {
+    let mut answer = stopped(ending);
+    if let Some(last) = ending.failures.last().filter(|f| f.passable) {
+        answer.pass_upstream = true;
+        (answer.status, answer.origin) = (last.status, Origin::Provider);
+    }
+    answer
 }
 
 /// The answer that one failure gives: the upstream's own where there is one.

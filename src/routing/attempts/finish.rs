@@ -13,10 +13,6 @@ use crate::api::time::EpochMs;
 impl Walk {
     /// At the end of the list: what was put aside, one repetition, another pass, a wait; otherwise the end.
     pub(super) fn end_of_pass(&mut self, live: &dyn Live, now: EpochMs) -> Option<Step> {
-        if self.request.single_call && self.dispatched > 0 {
-            self.ending = Some(Why::Stop);
-            return None;
-        }
         if let Some(step) = self.put_aside(live, now) {
             return Some(step);
         }
@@ -88,7 +84,7 @@ impl Walk {
             usable_now,
             pool_size,
             attempted: self.dispatched,
-            attempt_order: self.order.clone(),
+            attempt_order: self.order.iter().map(ToString::to_string).collect(),
             local: self.local.take(),
             now,
         });

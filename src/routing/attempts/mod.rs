@@ -214,7 +214,7 @@ pub struct Walk {
     /// Dispatches that count against `attempts.max`, and all.
     counted: u32,
     dispatched: u32,
-    order: Vec<String>,
+    order: Vec<Arc<str>>,
     failures: Vec<FailureRecord>,
     /// The last failure may be repeated on the same connection.
     last: Option<Running>,
@@ -352,15 +352,17 @@ impl Walk {
         if !is_dead_credential(verdict) {
             self.counted += 1;
         }
-        if !failure.timeout {
-            self.exhaustion.add(&running.leaf, &running.connection, verdict, failure.status);
-        }
+        self.exhaustion.add(&running.leaf, &running.connection, verdict, failure.status);
         if !quota {
             self.block(None);
         }
-        self.request_scoped |= failure.timeout || verdict.scope == crate::classify::Scope::Request;
+        self.request_scoped |= verdict.scope == crate::classify::Scope::Request;
         self.last = None;
-        if self.request.single_call || verdict.failover == Failover::Stop || self.same_shape_again(failure) {
+        if self.request.single_call {
+            self.ending = Some(Why::SingleCall);
+            return;
+        }
+        if verdict.failover == Failover::Stop || self.same_shape_again(failure) {
             self.ending = Some(Why::Stop);
             return;
         }

@@ -100,7 +100,7 @@ impl Walk {
             return None;
         }
         self.dispatched += 1;
-        self.order.push(running.leaf.label.to_string());
+        self.order.push(running.leaf.label.clone());
         match self.counts.iter_mut().find(|(c, m, _)| *c == running.connection.index && *m == running.leaf.model) {
             Some((.., count)) => *count += 1,
             None => self.counts.push((running.connection.index, running.leaf.model.clone(), 1)),
@@ -156,7 +156,7 @@ impl Walk {
             match &unit.kind {
                 UnitKind::Nested(child) => self.enter_combo(*child, live, now, rng),
                 UnitKind::Leaf(leaf) => {
-                    let identity: Arc<str> = format!("{}{}", frame.path, leaf.name).into();
+                    let identity = if frame.path.is_empty() { leaf.name.clone() } else { format!("{}{}", frame.path, leaf.name).into() };
                     self.enter_leaf(leaf, identity, place.connection, live, now, rng);
                     return true;
                 }
@@ -246,7 +246,9 @@ impl Walk {
             }
         }
         if !visit.pending.is_empty() {
-            let pinned = live.pinned(leaf.provider.index);
+            let frame = self.frames.last().and_then(|f| self.router.snapshot.combos.get(f.combo));
+            let pinned =
+                if frame.is_some_and(|combo| combo.options.disable_session_stickiness) { None } else { live.pinned(leaf.provider.index) };
             let mut ctx = AccountContext { live, pinned, after_failure, now, rng };
             visit.pending = leaf.provider.accounts.order(std::mem::take(&mut visit.pending), &mut ctx);
             visit.pending.reverse();
