@@ -355,8 +355,10 @@ impl Running<'_> {
             connection = %self.dispatch.connection.name, target = %self.dispatch.label, status = evidence.status,
             reason = verdict.reason.snake(), decided_by = %verdict.decided_by, "attempt failed: {message}"
         );
-        let status =
-            if (200..300).contains(&evidence.status) && !quality { verdict.restated_status.unwrap_or(502) } else { evidence.status };
+        // A restated answer is what the rest of the request, and the client, goes on with.
+        let error_inside = (200..300).contains(&evidence.status) && !quality;
+        let status = verdict.restated_status.unwrap_or(if error_inside { 502 } else { evidence.status });
+        let kept = kept.map(|kept| Kept { status: StatusCode::from_u16(status).unwrap_or(kept.status), ..kept });
         let latency_ms = millis(self.begun.elapsed());
         Outcome::Failed(Box::new(Failed { verdict, status, message, quality, timeout, kept, latency_ms }))
     }

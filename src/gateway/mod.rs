@@ -61,8 +61,30 @@ const SESSIONS_PAUSE: Duration = Duration::from_secs(5);
 pub struct Identity {
     /// Key of the fingerprints of credentials.
     pub fingerprint_key: Vec<u8>,
+    commands: Vec<Accepted>,
+}
+
+/// A command with its time to the millisecond: JSON of a [`Command`] has whole seconds, and what failed within the same second as a command
+/// must still be told from what the command ended.
+#[derive(Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+struct Accepted {
+    command: Command,
+    accepted_ms: i64,
+}
+
+impl Identity {
     /// The commands that were accepted, with their times.
-    pub commands: Vec<Command>,
+    #[must_use]
+    pub fn accepted(&self) -> Vec<Command> {
+        let exact = |accepted: &Accepted| Command { accepted_time: EpochMs(accepted.accepted_ms), ..accepted.command.clone() };
+        self.commands.iter().map(exact).collect()
+    }
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Identity").field("commands", &self.commands.len()).finish_non_exhaustive()
+    }
 }
 
 /// Why the stored state could not be taken over.
@@ -218,7 +240,8 @@ impl Gateway {
     /// # Errors
     /// The store cannot be read or written.
     pub fn keep_commands(&self) -> Result<(), RestoreError> {
-        let commands = self.config().map(|loaded| loaded.snapshot.commands.clone()).unwrap_or_default();
+        let accepted = |command: &Command| Accepted { accepted_ms: command.accepted_time.0, command: command.clone() };
+        let commands: Vec<Accepted> = self.config().iter().flat_map(|loaded| loaded.snapshot.commands.iter().map(accepted)).collect();
         let identity = self.identity()?;
         if identity.commands == commands { Ok(()) } else { self.keep_identity(&Identity { commands, ..identity }) }
     }

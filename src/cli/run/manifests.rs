@@ -85,8 +85,8 @@ impl Manifests {
         let random: [u8; 32] = rand::random();
         let options = Options {
             environment: std::env::vars().collect::<Environment>(),
+            accepted: identity.accepted(),
             fingerprint_key: identity.fingerprint_key,
-            accepted: identity.commands,
             ..Options::default()
         };
         let generated_key = format!("omr_{}", base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(random));
