@@ -4,7 +4,7 @@ use omniroute::classify::{Failover, LevelChange, Reason, Scope, Terminal, Verdic
 use omniroute::resilience::{ConnectionPhase, Effect, Ledger, SkipReason};
 use omniroute::snapshot::RotationClass;
 
-use crate::support::{NOW, cell, fail, ledger, snapshot, state, stated, strike, succeed, terminal, verdict};
+use crate::support::{NOW, cell, fail, ledger, server_error, snapshot, state, stated, strike, succeed, terminal, verdict};
 use crate::until;
 
 #[test]
