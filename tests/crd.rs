@@ -1,5 +1,7 @@
 //! The CustomResourceDefinitions: generated, strict, and each rule proved by manifests that it accepts and rejects.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 

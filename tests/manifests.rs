@@ -1,5 +1,7 @@
 //! Manifests as people write them: examples, slips, several problems at once.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 use std::path::Path;
 
 use omniroute::manifest::{Level, Parsed, Reason, Source, parse};

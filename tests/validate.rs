@@ -1,5 +1,7 @@
 //! `omniroute validate` as people and programs call it.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

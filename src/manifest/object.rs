@@ -20,6 +20,9 @@ use crate::api::{API_VERSION, GROUP};
 
 /// Reads one document.
 pub fn read(checker: &Checker, document: Document<'_>, place: &Place, parsed: &mut Parsed) {
+    if document.is_empty() {
+        return;
+    }
     let composed = match compose(document.text) {
         Ok(composed) => composed,
         Err(failure) => match serde_json::from_str(document.text) {

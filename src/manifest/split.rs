@@ -9,6 +9,14 @@ pub struct Document<'a> {
     pub first_line: u32,
 }
 
+impl Document<'_> {
+    /// Nothing but blanks, comments and directives (`%YAML 1.2` stands before the separator).
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.text.lines().all(|line| line.trim().is_empty() || line.starts_with('%') || line.trim_start().starts_with('#'))
+    }
+}
+
 /// The documents of a text; those that hold nothing but comments and blanks are counted but empty.
 #[must_use]
 pub fn documents(text: &str) -> Vec<Document<'_>> {
@@ -52,5 +60,8 @@ mod tests {
         assert_eq!(cut("--- {a: 1}\n"), [(" {a: 1}\n", 1)]);
         assert_eq!(cut("text: |\n  ---\n  x\n"), [("text: |\n  ---\n  x\n", 1)]);
         assert_eq!(cut("----\n"), [("----\n", 1)]);
+        assert_eq!(cut("a: 1\r\n---\r\nb: 2\r\n"), [("a: 1\r\n", 1), ("\r\nb: 2\r\n", 2)]);
+        let empty: Vec<bool> = documents("%YAML 1.2\n# head\n---\na: 1\n").iter().map(Document::is_empty).collect();
+        assert_eq!(empty, [true, false]);
     }
 }

@@ -54,10 +54,17 @@ pub struct Failure {
 /// Says where the text is no YAML, or which construct cannot be a manifest.
 pub fn compose(text: &str) -> Result<Composed, Failure> {
     let mut composer = Composer { parser: Parser::new_from_str(text), anchors: HashMap::new(), out: Composed::default(), nodes: 0 };
+    let mut documents = 0;
     loop {
         let (event, span) = composer.next()?;
         match event {
-            Event::StreamStart | Event::DocumentStart(..) | Event::DocumentEnd => {}
+            Event::StreamStart | Event::DocumentEnd => {}
+            Event::DocumentStart(..) => {
+                documents += 1;
+                if documents > 1 {
+                    return fail(span, "a second document starts here; separate documents with `---`");
+                }
+            }
             Event::StreamEnd => return Ok(composer.out),
             event => {
                 composer.out.value = composer.node(event, span, "", 0)?;
@@ -260,6 +267,12 @@ mod tests {
     fn broken_text_is_told_with_its_line() {
         let failure = compose("a: 1\nb: [1, 2\n").unwrap_err();
         assert!(failure.line >= 2 && failure.message.starts_with("this is no YAML"), "{failure:?}");
+    }
+
+    #[test]
+    fn a_second_document_is_not_lost_silently() {
+        assert!(compose("a: 1\n...\nb: 2\n").unwrap_err().message.contains("second document"));
+        assert_eq!(compose("a: 1\n...\n").unwrap().value, json!({"a": 1}));
     }
 
     #[test]
