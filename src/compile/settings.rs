@@ -213,18 +213,22 @@ pub fn settings(spec: &Value, environment: &Environment) -> (Settings, Vec<(Stri
         }
         settings.sources.insert(row.path.to_owned(), source);
     }
+    settings.emergency_fallback = emergency_fallback(spec);
+    let source = if settings.emergency_fallback.is_some() { "settings" } else { "default" };
+    settings.sources.insert("emergencyFallback".to_owned(), source.to_owned());
     (settings, problems)
 }
 
+/// The model of last resort as `PROVIDER/MODEL`, when it is switched on and named.
+fn emergency_fallback(spec: &Value) -> Option<String> {
+    let fallback = spec.get("emergencyFallback").filter(|fallback| fallback.get("enabled").and_then(Value::as_bool) == Some(true))?;
+    let part = |name: &str| fallback.get("target")?.get(name)?.as_str();
+    Some(format!("{}/{}", part("provider")?, part("model")?))
+}
+
 /// Fields whose feature does not exist yet, by the JSON of the value that asks for it. They are refused, never ignored (decisions 10.11).
-const NOT_THERE_YET: &[(&str, Option<bool>)] = &[
-    ("stateStore", None),
-    ("emergencyFallback.enabled", Some(true)),
-    ("quotaPreflight.enabled", Some(true)),
-    ("streamRecovery.enabled", Some(true)),
-    ("streamRecovery.continueMidStream", Some(true)),
-    ("streamRecovery.throughputWatchdog.enabled", Some(true)),
-];
+const NOT_THERE_YET: &[(&str, Option<bool>)] =
+    &[("stateStore", None), ("streamRecovery.enabled", Some(true)), ("streamRecovery.continueMidStream", Some(true))];
 
 /// Findings for fields whose feature does not exist yet.
 pub(super) fn not_there_yet(name: &str, spec: &Value, findings: &mut Vec<Finding>) {
@@ -323,6 +327,15 @@ mod tests {
     }
 
     #[test]
+    fn an_emergency_fallback_is_opt_in() {
+        let of = |spec: Value| settings(&spec, &Environment::default()).0.emergency_fallback;
+        let target = serde_json::json!({"provider": "p", "model": "a/b"});
+        assert_eq!(of(serde_json::json!({"emergencyFallback": {"enabled": true, "target": target}})).as_deref(), Some("p/a/b"));
+        assert_eq!(of(serde_json::json!({"emergencyFallback": {"enabled": false, "target": target}})), None);
+        assert_eq!(of(serde_json::json!({"emergencyFallback": {"target": target}})), None);
+    }
+
+    #[test]
     fn a_bad_value_keeps_the_default_and_is_named() {
         let (s, problems) = settings(&serde_json::json!({"requestQueue": {"maxWait": "soon"}}), &Environment::default());
         assert_eq!(s.request_queue.max_wait_ms, 30_000);
@@ -376,7 +389,7 @@ mod tests {
             ROWS.iter().any(|r| r.path == path)
                 || WORKLOAD.iter().any(below)
                 || NOT_THERE_YET.iter().any(|(p, _)| below(p))
-                || path.starts_with("emergencyFallback.target")
+                || path.starts_with("emergencyFallback.")
         };
         let ignored: Vec<_> = paths.iter().filter(|p| !acts(p)).collect();
         assert!(ignored.is_empty(), "accepted and ignored: {ignored:?}");

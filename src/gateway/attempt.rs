@@ -13,8 +13,8 @@ use super::body::{Body, Chained};
 use super::clock;
 use super::config::Account;
 use super::gates::Blocked;
+use super::leases;
 use super::limits::Gated;
-use super::live;
 use super::metrics::{Metrics, Origin};
 use super::pipeline::{Context, Elsewhere, Shared};
 use super::queue::Pass;
@@ -24,6 +24,7 @@ use crate::classify::{self, Attempt, Failover, Scope, TransportError, Verdict};
 use crate::protocol::quality::{Expectations, QualityFailure, ValidateResponse, check_answer};
 use crate::protocol::scan::splice_model;
 use crate::resilience::Permit;
+use crate::routing::leases::LeaseError;
 use crate::routing::{Dispatch, Exclusion, ExclusionReason, Failure};
 use crate::snapshot::Provider;
 
@@ -40,6 +41,8 @@ pub(super) enum Outcome {
     Refused(Exclusion),
     /// Nothing was sent: the connection has no slot now.
     Capped(Gated, Blocked),
+    /// Nothing was sent: the lease is no longer good.
+    Fenced(LeaseError),
     /// The longest execution of a protected connection is over; nobody is to blame.
     Expired(Duration),
     /// The answer, ready to go to the client.
@@ -50,11 +53,20 @@ pub(super) enum Outcome {
         origin: Origin,
         /// Until it started.
         latency_ms: u64,
-        /// Its slot, until the answer has ended.
-        pass: Option<Pass>,
+        /// What it holds until the answer has ended.
+        holds: Holds,
     },
     /// No answer that can be used.
     Failed(Box<Failed>),
+}
+
+/// What an attempt holds while it runs: its slots, and its lease.
+#[derive(Debug, Default)]
+pub(super) struct Holds {
+    /// Never looked at: it gives its slots back when it is dropped.
+    _pass: Option<Pass>,
+    /// The lease.
+    pub lease: Option<leases::Running>,
 }
 
 /// A failed attempt.
@@ -111,7 +123,13 @@ pub(super) async fn run(context: &Context, dispatch: &Dispatch, reserved: Option
     };
     let permit = match context.shared.gateway().ledger().begin(&account.cell, clock::now()) {
         Ok(permit) => permit,
-        Err(exclusion) => return Outcome::Refused(live::exclusion(exclusion)),
+        Err(exclusion) => return Outcome::Refused(exclusion.into()),
+    };
+    let ttl = loaded.snapshot.settings.session_lease_ttl_ms;
+    let lease = context.shared.lease.as_ref().map(|lease| lease.enter(context.shared.gateway(), account.cell.name(), ttl));
+    let holds = match lease.transpose() {
+        Ok(lease) => Holds { _pass: pass, lease },
+        Err(error) => return Outcome::Fenced(error),
     };
     let begun = Instant::now();
     let running = Running { context, account, provider, dispatch, begun };
@@ -121,7 +139,7 @@ pub(super) async fn run(context: &Context, dispatch: &Dispatch, reserved: Option
     let timed = tokio::time::timeout(execution.unwrap_or(limit), running.exchange(permit, elsewhere)).await;
     unsettled.armed = false;
     match (timed, execution) {
-        (Ok(Outcome::Served { response, origin, latency_ms, .. }), _) => Outcome::Served { response, origin, latency_ms, pass },
+        (Ok(Outcome::Served { response, origin, latency_ms, .. }), _) => Outcome::Served { response, origin, latency_ms, holds },
         (Ok(outcome), _) => outcome,
         (Err(_), Some(execution)) => {
             elsewhere.0 += begun.elapsed();
@@ -197,7 +215,10 @@ impl Running<'_> {
         };
         let sent = elsewhere.during(context.shared.worker.client.send(&self.account.upstream, call)).await;
         if let Ok(response) = &sent {
-            self.account.learned.read(response.headers(), clock::now());
+            let (headers, now) = (response.headers(), clock::now());
+            self.account.learned.read(headers, now);
+            let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+            self.context.shared.loaded.router.learn_quota(self.account.index, header, now);
         }
         match sent {
             Err(error) => self.no_answer(permit, &error),
@@ -312,7 +333,7 @@ impl Running<'_> {
                 let mut response = Response::new(Body::stream(body.map_err(BoxError::from)));
                 *response.status_mut() = parts.status;
                 *response.headers_mut() = headers::down(&parts.headers);
-                Outcome::Served { response, origin: Origin::Provider, latency_ms: millis(self.begun.elapsed()), pass: None }
+                Outcome::Served { response, origin: Origin::Provider, latency_ms: millis(self.begun.elapsed()), holds: Holds::default() }
             }
             Opened::Failed(failure) => match recorder.take() {
                 Some(permit) => self.stream_failed(permit, parts.status, &parts.headers, failure),
@@ -344,7 +365,7 @@ impl Running<'_> {
         let mut response = Response::new(body);
         *response.status_mut() = status;
         *response.headers_mut() = headers;
-        Outcome::Served { response, origin: Origin::Provider, latency_ms: millis(self.begun.elapsed()), pass: None }
+        Outcome::Served { response, origin: Origin::Provider, latency_ms: millis(self.begun.elapsed()), holds: Holds::default() }
     }
 
     fn fail(&self, permit: Permit, evidence: Evidence<'_>, message: String, kept: Option<Kept>) -> Outcome {

@@ -52,6 +52,8 @@ pub struct Caller<'a> {
     pub name: &'a str,
     /// What may be asked for and over which connections.
     pub policy: &'a Arc<KeyPolicy>,
+    /// The key; `None` for anonymous callers.
+    pub key: Option<&'a ApiKey>,
 }
 
 #[derive(Debug)]
@@ -95,12 +97,14 @@ impl KeyRing {
     /// # Errors
     /// No key, an unknown key, or one without `scope`.
     pub fn authenticate(&self, headers: &HeaderMap, scope: KeyScope) -> Result<Caller<'_>, AuthError> {
-        let anonymous = Caller { name: "", policy: &self.anybody };
+        let anonymous = Caller { name: "", policy: &self.anybody, key: None };
         let Some(presented) = presented_key(headers) else {
             return if self.open { Ok(anonymous) } else { Err(AuthError::Missing) };
         };
         match self.find(presented) {
-            Some(known) if known.key.scopes.contains(&scope) => Ok(Caller { name: &known.key.name, policy: &known.policy }),
+            Some(known) if known.key.scopes.contains(&scope) => {
+                Ok(Caller { name: &known.key.name, policy: &known.policy, key: Some(&known.key) })
+            }
             _ if self.open => Ok(anonymous),
             Some(_) => Err(AuthError::Scope),
             None => Err(AuthError::Unknown),

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use http::Response;
+use http::header::HeaderName;
+use http::{HeaderValue, Response};
 
 use super::answer::Refusal;
-use super::attempt::{self, Outcome};
+use super::attempt::{self, Holds, Outcome};
 use super::body::Body;
 use super::gates::Blocked;
 use super::limits::Gated;
@@ -17,9 +18,12 @@ use super::metrics::Origin;
 use super::pipeline::{Clock, Context};
 use super::queue::{self, Pass, QueueError};
 use super::service::Answered;
-use super::{clock, ending};
+use super::{clock, ending, leases};
 use crate::classify::Reason;
 use crate::routing::{Answer, Dispatch, Exclusion, ExclusionReason, Hop, Request, Resolved, Step, Walk};
+
+/// Changes when a lease has moved to another connection (decisions 6).
+const LEASE_BINDING: HeaderName = HeaderName::from_static("x-omniroute-lease-binding");
 
 /// How often a request may stand in queues, so that it ends whatever happens.
 const MAX_QUEUED: u32 = 16;
@@ -107,7 +111,7 @@ impl Engine {
 
     fn next(&mut self) -> Step {
         let shared = &self.context.shared;
-        let present = Present { shared };
+        let present = Present { shared, ignore_leases: false };
         self.walk.next(&present, clock::now(), &mut rand::random::<u64>)
     }
 
@@ -131,11 +135,15 @@ impl Engine {
                 let answer = ending::local(504, "RATE_LIMIT_EXECUTION_TIMEOUT", &message);
                 self.walk.refused_locally(Exclusion::of(ExclusionReason::ConcurrencyCap), Some(answer));
             }
-            Outcome::Served { response, latency_ms, origin, pass } => {
+            Outcome::Fenced(error) => {
+                let response = leases::refusal(&error).into_response(self.context.shared.endpoint.dialect());
+                return Progress::Answered(Answered { response, origin: Origin::Policy, combo: self.walk.combo() });
+            }
+            Outcome::Served { response, latency_ms, origin, holds } => {
                 self.hopped(&dispatch);
                 self.count(&dispatch, true);
                 self.walk.succeeded(latency_ms, now);
-                return Progress::Answered(self.served(&dispatch, response, origin, pass));
+                return Progress::Answered(self.served(&dispatch, response, origin, holds));
             }
             Outcome::Failed(failed) => {
                 self.hopped(&dispatch);
@@ -161,13 +169,14 @@ impl Engine {
         }
     }
 
-    fn served(self, dispatch: &Dispatch, response: Response<Body>, origin: Origin, pass: Option<Pass>) -> Answered {
+    fn served(self, dispatch: &Dispatch, response: Response<Body>, origin: Origin, holds: Holds) -> Answered {
         self.account_for(true);
         let decision = self.decision(dispatch);
         let mut answered = ending::served(response, origin, decision, dispatch.emergency, self.walk);
-        if let Some(pass) = pass {
-            answered.response = answered.response.map(|body| body.guarded(pass));
+        if let Some(lease) = &holds.lease {
+            answered.response.headers_mut().insert(LEASE_BINDING, HeaderValue::from(lease.binding));
         }
+        answered.response = answered.response.map(|body| body.guarded(holds));
         answered
     }
 

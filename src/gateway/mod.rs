@@ -13,6 +13,7 @@ mod engine;
 pub mod gates;
 pub mod ingest;
 pub mod learned;
+mod leases;
 pub mod limits;
 mod live;
 pub mod metrics;
@@ -45,6 +46,7 @@ use self::sessions::Sessions;
 use self::store::{Document, Store, StoreError};
 use crate::api::time::EpochMs;
 use crate::resilience::{Checkpoint, Effect, FindingState, Ledger};
+use crate::routing::leases::LeaseTable;
 use crate::snapshot::{Command, Snapshot};
 
 /// Any error, for bodies.
@@ -119,6 +121,9 @@ pub struct Gateway {
     to_restore: Mutex<Option<Checkpoint>>,
     lasting: Lasting,
     sessions: Sessions,
+    leases: LeaseTable,
+    /// Tells those who wait for a lease that one may be free.
+    lease_changes: Notify,
     metrics: Metrics,
     requests: Requests,
     buffers: Buffers,
@@ -145,6 +150,8 @@ impl Gateway {
             to_restore: Mutex::new(None),
             lasting: Lasting::default(),
             sessions: Sessions::default(),
+            leases: LeaseTable::default(),
+            lease_changes: Notify::new(),
             metrics: Metrics::new()?,
             requests: Requests::default(),
             buffers: Buffers::default(),
@@ -184,6 +191,7 @@ impl Gateway {
         if let Some(checkpoint) = lock(&self.to_restore).take() {
             self.lasting.ledger.restore(&checkpoint, now);
         }
+        self.leases.invalidate(|lease| leases::outdated(lease, &loaded), now);
         self.config.store(Some(Arc::new(loaded)));
         self.refused.store(None);
         self.config_version.fetch_add(1, Ordering::Release);
@@ -218,6 +226,9 @@ impl Gateway {
         *lock(&self.to_restore) = merged;
         if let Some(bytes) = self.store.load(Document::Sessions)? {
             self.sessions.restore(&bytes, clock::now()).map_err(|error| RestoreError::Content(error.to_string()))?;
+        }
+        if let Some(bytes) = self.store.load(Document::Leases)? {
+            self.leases.restore(&bytes, clock::now()).map_err(|error| RestoreError::Content(error.to_string()))?;
         }
         Ok(())
     }
@@ -258,6 +269,7 @@ impl Gateway {
     pub fn save(&self) -> Result<(), SaveError> {
         let now = clock::now();
         self.store.save(Document::Ledger, &serde_json::to_vec(&self.lasting.ledger.export(now))?)?;
+        self.store.save(Document::Leases, &self.leases.export()?)?;
         Ok(())
     }
 
@@ -332,6 +344,17 @@ impl Gateway {
     #[must_use]
     pub const fn ledger(&self) -> &Ledger {
         &self.lasting.ledger
+    }
+
+    const fn leases(&self) -> &LeaseTable {
+        &self.leases
+    }
+
+    /// A lease began, moved or ended: it is stored, and those who wait for a free connection look again.
+    fn leases_changed(&self) {
+        self.lease_changes.notify_waiters();
+        self.config_version.fetch_add(1, Ordering::Release);
+        self.notify();
     }
 
     /// Session pins and answer ids.

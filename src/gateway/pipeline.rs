@@ -14,9 +14,10 @@ use super::auth::Caller;
 use super::config::{Account, Loaded};
 use super::engine::Engine;
 use super::ingest::Held;
+use super::leases::Managed;
 use super::service::{Answered, Worker};
 use super::sessions::{Session, response_key};
-use super::{Gateway, clock, ending};
+use super::{Gateway, clock, ending, leases};
 use crate::api::time::EpochMs;
 use crate::protocol::Endpoint;
 use crate::protocol::scan::{RequestHead, ScanError, scan_request};
@@ -39,11 +40,13 @@ pub(super) struct Shared {
     pub caller: String,
     /// The session, when pins are on and the request names one.
     pub session: Option<Session>,
+    /// The lease that the request runs under.
+    pub lease: Option<Managed>,
 }
 
 impl Shared {
     /// The gateway.
-    pub fn gateway(&self) -> &Gateway {
+    pub fn gateway(&self) -> &Arc<Gateway> {
         &self.worker.gateway
     }
 
@@ -118,7 +121,8 @@ pub(super) async fn run(
     let resolved = loaded.router.resolve_for(&head.model, caller.policy).map_err(|answer| ending::refusal(&answer))?;
     let pins = loaded.snapshot.settings.session_affinity_ttl_ms > 0;
     let session = if pins { Session::of(&parts.headers, head.session.as_deref(), caller.name) } else { None };
-    let request = Request {
+    let lease = leases::managed(&parts.headers, caller)?;
+    let mut request = Request {
         key: Arc::clone(caller.policy),
         single_call: parts.headers.get(FALLBACK).is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"none")),
         needs: needs(&head),
@@ -126,7 +130,11 @@ pub(super) async fn run(
         only_connection: bound_to(worker, loaded, caller, &head, now),
         ..Request::new(endpoint.dialect(), now)
     };
-    let shared = Shared { worker: Arc::clone(worker), loaded: Arc::clone(loaded), endpoint, caller: caller.name.to_owned(), session };
+    let shared =
+        Shared { worker: Arc::clone(worker), loaded: Arc::clone(loaded), endpoint, caller: caller.name.to_owned(), session, lease };
+    if let Some(lease) = &shared.lease {
+        request.only_connection = Some(leases::bind(&shared, lease, &resolved, &request, &head.model)?);
+    }
     let context = Context { shared: Arc::new(shared), headers: parts.headers, head, body: held.bytes };
     let engine = Engine::new(context, resolved, request, times)?;
     // Held for replays until the answer begins; an answer that streams needs none of it.

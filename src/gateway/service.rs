@@ -19,9 +19,12 @@ use super::metrics::{EndpointLabel, Origin, RequestCounters};
 use super::pipeline::{Clock, Elsewhere};
 use super::sniff::HeadWatch;
 use super::upstream::{Client, PoolLimits};
-use super::{Gateway, ingest, models, pipeline};
+use super::{Gateway, ingest, leases, models, pipeline};
 use crate::protocol::{Dialect, Endpoint};
 use crate::snapshot::KeyScope;
+
+/// Longest body of a lease operation.
+const MAX_LEASE_BODY: u64 = 16 * 1024;
 
 /// What one serving thread has of its own beside the gateway that all share.
 #[derive(Debug)]
@@ -72,6 +75,7 @@ impl Service<Request<Incoming>> for ClientConnection {
 enum Route {
     Inference(Endpoint),
     Models,
+    Leases,
     Nothing,
 }
 
@@ -82,6 +86,7 @@ impl Route {
         }
         match path {
             "/v1/models" => Self::Models,
+            "/api/v1/session-leases" => Self::Leases,
             _ if path.strip_prefix("/v1/models/").is_some_and(|id| !id.is_empty()) => Self::Models,
             _ => Self::Nothing,
         }
@@ -91,7 +96,7 @@ impl Route {
         match self {
             Self::Inference(endpoint) => endpoint.into(),
             Self::Models => EndpointLabel::Models,
-            Self::Nothing => EndpointLabel::Other,
+            Self::Leases | Self::Nothing => EndpointLabel::Other,
         }
     }
 
@@ -106,7 +111,7 @@ impl Route {
 
     const fn method(self) -> Option<Method> {
         match self {
-            Self::Inference(_) => Some(Method::POST),
+            Self::Inference(_) | Self::Leases => Some(Method::POST),
             Self::Models => Some(Method::GET),
             Self::Nothing => None,
         }
@@ -216,6 +221,14 @@ async fn handle(
         }
         Err(refusal)
     };
+    if let Route::Leases = route {
+        let caller = match leases::authenticate(&loaded, &parts.headers) {
+            Ok(caller) => caller,
+            Err(refusal) => return refuse(body, refusal),
+        };
+        let held = ingest::read(body, MAX_LEASE_BODY, worker.gateway.buffers()).await?;
+        return leases::answer(worker, &loaded, caller, &parts, &held.bytes).await;
+    }
     let caller = match loaded.keys.authenticate(&parts.headers, KeyScope::Inference) {
         Ok(caller) => caller,
         Err(error) => return refuse(body, Refusal::policy(error.status(), error.code(), error.to_string())),

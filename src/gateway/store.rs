@@ -10,6 +10,8 @@ pub enum Document {
     Ledger,
     /// Session pins and the map from response ids to connections.
     Sessions,
+    /// Exclusive leases.
+    Leases,
     /// What the compiler of `run` must remember: the fingerprint key and the accepted commands.
     Identity,
 }
@@ -19,6 +21,7 @@ impl Document {
         match self {
             Self::Ledger => "ledger",
             Self::Sessions => "sessions",
+            Self::Leases => "leases",
             Self::Identity => "identity",
         }
     }

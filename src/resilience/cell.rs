@@ -299,6 +299,12 @@ impl ConnectionCell {
         self.in_flight.load(Ordering::Relaxed)
     }
 
+    /// Status of the last failure, while no success came after it.
+    #[must_use]
+    pub fn last_status(&self) -> Option<u16> {
+        self.read(|record| record.last_status)
+    }
+
     /// The usage-wall lane with its options; `None` unless the connection opted in.
     pub fn claude(&self) -> Option<(MutexGuard<'_, ClaudeLane>, ClaudeOptions)> {
         let options = self.config.load().claude.clone();
