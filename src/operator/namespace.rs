@@ -267,7 +267,12 @@ impl Worker {
             delivery: &delivery,
         };
         let children = build::children(&intent).map_err(encode)?;
+        let mut grounded = false;
         for child in &children {
+            if child.kind == ChildKind::Deployment && grounded {
+                // Pods that start as somebody else, or as an account that is about to be removed, would stay without access for ever.
+                continue;
+            }
             let is_config = child.kind == ChildKind::Secret;
             if is_config && !fits && state.delivered.is_none() {
                 continue;
@@ -276,8 +281,9 @@ impl Worker {
                 self.parts.todo.at(&owner.namespace, Work::Full, Instant::now() + ROLL_RETRY);
                 continue;
             }
-            let applied = self.apply(owner, child).await;
-            if trouble.note(applied)?.is_some() && is_config {
+            let applied = trouble.note(self.apply(owner, child).await)?;
+            grounded |= applied.is_none() && build::NEEDED_BY_PODS.contains(&child.kind);
+            if applied.is_some() && is_config {
                 state.delivered = Some(delivery.clone());
             }
         }

@@ -2,6 +2,7 @@
 //! every test is skipped. Gateway pods are played by this process, so that what they say can be scripted.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod scale;
 mod support;
 
 use std::time::{Duration, Instant};
@@ -222,6 +223,7 @@ async fn a_foreign_object_of_our_name_is_left_alone() {
     let settings = cluster.until_ready("ResilienceSettings", "default", "False", "NameConflict").await;
     assert_eq!(condition(&settings, "Stalled").0, "True");
     assert_eq!(cluster.get("ServiceAccount", "omniroute-gateway").await.unwrap(), before, "untouched");
+    assert_eq!(cluster.get("Deployment", "omniroute-gateway").await, None, "no pod starts with an account of somebody else");
     cluster.delete("ServiceAccount", "omniroute-gateway").await;
     cluster.edit("ResilienceSettings", "default", json!({"metadata": {"annotations": {"try": "again"}}})).await;
     let _pod = FakePod::start(&cluster, "pod-1").await;

@@ -183,7 +183,8 @@ impl Running {
     }
 }
 
-async fn client() -> Client {
+/// A client that does not retry.
+pub async fn client() -> Client {
     let mut config = kube::Config::infer().await.unwrap();
     config.default_retry = false;
     Client::try_from(config).unwrap()

@@ -145,6 +145,9 @@ pub fn children(intent: &Intent<'_>) -> serde_json::Result<Vec<Child>> {
     Ok(children)
 }
 
+/// Children without which a pod must not start.
+pub const NEEDED_BY_PODS: [ChildKind; 4] = [ChildKind::ServiceAccount, ChildKind::Role, ChildKind::RoleBinding, ChildKind::Secret];
+
 /// Children that exist only when they are asked for; one that is not in `children` has to go.
 pub const OPTIONAL: [ChildKind; 3] = [ChildKind::NetworkPolicy, ChildKind::PodDisruptionBudget, ChildKind::HorizontalPodAutoscaler];
 
