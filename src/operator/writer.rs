@@ -22,7 +22,7 @@ use crate::api;
 /// Field manager of status.
 pub const STATUS_MANAGER: &str = "omniroute-operator/status";
 /// Requests at a time.
-const CONCURRENCY: usize = 8;
+const CONCURRENCY: usize = 16;
 
 /// Called when a write found the object changed: its namespace has to be looked at again.
 pub type OnStale = Arc<dyn Fn(&str) + Send + Sync>;

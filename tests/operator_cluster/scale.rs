@@ -108,6 +108,8 @@ async fn scale() {
     let operator = Operator::start(&cluster.namespace);
     let pod = FakePod::start(&cluster, "pod-1").await;
     eventually("everything is ready", Duration::from_secs(120), || async {
+        // Listing 2,000 objects costs the API server more than the operator does.
+        tokio::time::sleep(Duration::from_millis(700)).await;
         ready(&cluster, "Connection").await == CONNECTIONS && ready(&cluster, "Combo").await == COMBOS
     })
     .await;
