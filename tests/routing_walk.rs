@@ -114,9 +114,9 @@ fn our_credential_is_never_the_clients_problem() {
         let outcome = bench.send("p/m");
         assert_eq!((outcome.status(), outcome.code()), (503, "ALL_ACCOUNTS_INACTIVE"), "{reply:?}");
         let answer = outcome.answer.unwrap();
-        assert!(answer.no_retry && !answer.pass_upstream && answer.origin == Origin::Gateway);
+        assert!(!answer.pass_upstream && answer.origin == Origin::Gateway);
         // A 402 is final; the others come back by themselves.
-        assert_eq!(answer.retry_after_seconds.is_none(), reply.status == 402);
+        assert_eq!((answer.retry_after_seconds.is_none(), answer.no_retry), (reply.status == 402, reply.status == 402));
     }
 }
 

@@ -68,21 +68,6 @@ impl Router {
             })
     }
 
-    /// The names that `/v1/models` lists for a key: combos by their client names, then the known models of providers.
-    #[must_use]
-    pub fn visible_names(&self, key: &KeyPolicy) -> Vec<String> {
-        let mut names = Vec::new();
-        for (index, combo) in self.snapshot.combos.iter().enumerate() {
-            if self.key_allows_combo(index, key) || self.some_target_allowed(index, key) {
-                names.extend(combo.model_names.iter().cloned());
-            }
-        }
-        for provider in &self.snapshot.providers {
-            names.extend(provider.models.iter().map(|m| format!("{}/{}", provider.name, m.name)).filter(|n| key.allows_name(n)));
-        }
-        names
-    }
-
     fn some_target_allowed(&self, combo: usize, key: &KeyPolicy) -> bool {
         self.combos.get(combo).is_some_and(|node| node.leaves.iter().any(|leaf| key.allows_name(&leaf.label)))
     }

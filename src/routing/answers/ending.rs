@@ -149,8 +149,10 @@ fn failed(ending: &Ending<'_>) -> Answer {
     let Some(last) = failures.last() else { return stopped(ending) };
     let all = |kind: FailureKind| failures.iter().all(|f| f.kind == kind);
     if all(FailureKind::Auth) {
-        return all_inactive(format!("no account of `{}` is usable: {}", ending.name, summary(failures)))
-            .retry_at(ending.earliest(), ending.now);
+        let mut answer = all_inactive(format!("no account of `{}` is usable: {}", ending.name, summary(failures)));
+        // One that comes back by itself makes a retry worth while.
+        answer.no_retry = ending.earliest().is_none();
+        return answer.retry_at(ending.earliest(), ending.now);
     }
     let one_provider = failures.iter().all(|f| f.provider == last.provider);
     if last.kind != FailureKind::Auth && last.passable && (one_provider || all(FailureKind::Model)) {

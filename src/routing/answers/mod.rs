@@ -232,6 +232,7 @@ impl Answer {
     /// Says why it ended, and what helps.
     pub(super) fn because(mut self, terminal_reason: &'static str, recovery: Recovery) -> Self {
         (self.terminal_reason, self.recovery) = (terminal_reason, recovery);
+        self.diagnostics.terminal_reason = terminal_reason;
         self
     }
 }
