@@ -1,5 +1,6 @@
 //! The command line. Exit codes: 0 good, 1 findings or failure, 2 wrong use.
 
+pub mod bench;
 pub mod crds;
 pub mod demo;
 pub mod explain;
@@ -42,6 +43,8 @@ enum Command {
     Crds(crds::Args),
     /// Serve scripted provider answers, for tests and game days.
     FakeUpstream(fake_upstream::Args),
+    /// Measure what the gateway costs beside a bare hyper proxy and nginx.
+    Bench(bench::Args),
     /// Run the operator in a cluster.
     Operator(operator::Args),
     /// Run a gateway pod (started by the operator).
@@ -69,6 +72,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Plan(args) => plan::run(args),
         Command::Crds(args) => crds::run(args),
         Command::FakeUpstream(args) => fake_upstream::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::Operator(args) => operator::run(args),
         Command::Gateway(args) => gateway::run(args),
     }

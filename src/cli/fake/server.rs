@@ -283,7 +283,9 @@ impl Order {
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
         if let Ok(id) = HeaderValue::from_str(&format!("req_fake{:012}", self.number)) {
-            headers.insert("x-request-id", id);
+            // As the vendors name it.
+            let name = if self.endpoint.map(Endpoint::dialect) == Some(Dialect::Messages) { "request-id" } else { "x-request-id" };
+            headers.insert(name, id);
         }
         put(headers, &self.answer.headers);
         response
