@@ -10,7 +10,7 @@ use super::cluster::{Outcome, run, shell, until_some};
 pub struct Process(u32);
 
 impl Process {
-    /// The `omniroute ROLE` process whose pod has this name, as its environment (`POD_NAME`) says.
+    /// The `omniroute ROLE` process whose pod has this name, as its environment (`OMNIROUTE_POD_NAME`) says.
     pub fn of_pod(role: &str, pod: &str) -> Option<Self> {
         let wanted = format!("POD_NAME={pod}");
         processes().find(|process| {
@@ -18,7 +18,7 @@ impl Process {
             let mut words = command.split('\0');
             words.next().is_some_and(|program| program.ends_with("omniroute"))
                 && words.next() == Some(role)
-                && process.read("environ").split('\0').any(|variable| variable == wanted)
+                && process.read("environ").split('\0').any(|variable| variable.ends_with(&wanted))
         })
     }
 
