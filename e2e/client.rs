@@ -18,14 +18,15 @@ pub struct Client {
 impl Client {
     /// Starts it for a gateway at this address, `http://HOST:PORT`.
     pub fn start(gateway: &str) -> Outcome<Self> {
-        let python = std::env::var("OMNIROUTE_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+        let own = concat!(env!("CARGO_MANIFEST_DIR"), "/target/venv/bin/python");
+        let python = std::env::var("OMNIROUTE_PYTHON").unwrap_or_else(|_| own.to_owned());
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/e2e/client.py");
         let mut child = Command::new(&python)
             .args([script, &format!("{gateway}/v1")])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .map_err(|error| format!("{python}: {error}"))?;
+            .map_err(|error| format!("{python} (scripts/test makes it, or set OMNIROUTE_PYTHON): {error}"))?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
         let (Some(input), Some(output)) = (input, output) else { return Err("no pipes".to_owned()) };
         Ok(Self { child, input, output: BufReader::new(output) })

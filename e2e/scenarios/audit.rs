@@ -130,8 +130,8 @@ pub fn least_privilege(world: &World) -> Outcome {
         .collect();
     ensure(refused.is_empty(), || format!("asked for without a right: {refused:?}"))?;
 
-    let used: BTreeSet<_> =
-        events.iter().filter(|event| by_operator(event) && !text(event, "/objectRef/resource").is_empty()).map(right_used).collect();
+    let asked = events.iter().filter(|event| by_operator(event) && !text(event, "/objectRef/resource").is_empty());
+    let used: BTreeSet<_> = asked.flat_map(rights_used).collect();
     let granted = rights_granted(world)?;
     let without: Vec<_> = used.difference(&granted).collect();
     ensure(without.is_empty(), || format!("used, but not in the rules: {without:?}"))?;
@@ -139,13 +139,17 @@ pub fn least_privilege(world: &World) -> Outcome {
     ensure(unused.is_empty(), || format!("granted, but never used in the whole run: {unused:?}"))
 }
 
-/// Rights that this suite does not exercise, each with its reason.
-const RESERVED: &[&str] = &[];
+/// Rights that no request shows. Clusters with the admission plugin OwnerReferencesPermissionEnforcement ask for the first when an owner reference blocks
+/// deletion, and this one does not have it; the second is for events that repeat.
+const RESERVED: &[&str] = &["omniroute.dev update resiliencesettings/finalizers", "events.k8s.io patch events"];
 
-fn right_used(event: &Value) -> String {
+/// What a request needed. A server-side apply that made a new object needed `create` as well.
+fn rights_used(event: &Value) -> Vec<String> {
     let (resource, sub) = (text(event, "/objectRef/resource"), text(event, "/objectRef/subresource"));
     let resource = if sub.is_empty() { resource.to_owned() } else { format!("{resource}/{sub}") };
-    format!("{} {} {resource}", text(event, "/objectRef/apiGroup"), text(event, "/verb"))
+    let made = event.pointer("/responseStatus/code") == Some(&json!(201));
+    let verbs = if made { vec!["create", text(event, "/verb")] } else { vec![text(event, "/verb")] };
+    verbs.into_iter().map(|verb| format!("{} {verb} {resource}", text(event, "/objectRef/apiGroup"))).collect()
 }
 
 fn rights_granted(world: &World) -> Outcome<BTreeSet<String>> {

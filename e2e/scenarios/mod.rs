@@ -9,6 +9,7 @@ mod outage;
 mod quickstart;
 mod repair;
 mod restarts;
+mod rules;
 mod secrets;
 
 use super::cluster::Outcome;
@@ -50,7 +51,9 @@ pub const SCENARIOS: &[Scenario] = &[
     anywhere("a_missing_credential_takes_out_one_connection_only", secrets::missing),
     anywhere("cooldowns_survive_every_gateway_pod", restarts::cooldowns_survive),
     anywhere("annotations_clear_cooldowns_and_terminal_states", restarts::annotations_clear),
+    anywhere("a_rule_says_what_an_answer_means", rules::teach),
     anywhere("drift_is_repaired_and_foreign_fields_stay", repair::drift),
+    anywhere("optional_children_come_and_go", repair::optional_children),
     anywhere("foreign_objects_are_never_adopted", repair::foreign_objects),
     anywhere("the_order_of_objects_does_not_matter", repair::any_order),
     anywhere("mistakes_are_conditions_with_a_way_out", repair::mistakes),

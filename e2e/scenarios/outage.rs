@@ -29,7 +29,9 @@ fn status_of(address: &str, path: &str) -> Option<u16> {
 fn pod_name(world: &World, namespace: &str, application: &str) -> Outcome<String> {
     let selector = format!("app.kubernetes.io/name={application}");
     let pods = world.cluster.get(namespace, &["pods", "-l", &selector])?;
-    let name = pods["items"][0]["metadata"]["name"].as_str();
+    let mut pods = pods["items"].as_array().into_iter().flatten();
+    let alive = pods.find(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+    let name = alive.and_then(|pod| pod["metadata"]["name"].as_str());
     name.map(str::to_owned).ok_or_else(|| format!("no pod of {application}"))
 }
 

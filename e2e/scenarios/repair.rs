@@ -31,13 +31,44 @@ pub fn drift(world: &World) -> Outcome {
     // Every child belongs to the settings, so that deleting them deletes it.
     let children = cluster.get(TEAM, &[CHILDREN, "-l", "app.kubernetes.io/managed-by=omniroute-operator"])?;
     let children = children["items"].as_array().cloned().unwrap_or_default();
-    ensure(children.len() >= 7, || format!("only {} children", children.len()))?;
+    ensure(children.len() >= 6, || format!("only {} children", children.len()))?;
     for child in &children {
         let owner = &child["metadata"]["ownerReferences"][0];
         let owned = owner["kind"] == json!("ResilienceSettings") && owner["controller"] == json!(true);
         ensure(owned, || format!("{} {} has no owner", child["kind"], child["metadata"]["name"]))?;
     }
     Ok(())
+}
+
+/// Children that are there only when the settings ask for them.
+pub fn optional_children(world: &World) -> Outcome {
+    let cluster = &world.cluster;
+    let set = |gateway: Value| cluster.patch(TEAM, "resiliencesettings/default", &json!({"spec": {"gateway": gateway}}));
+    let gateway = "omniroute-gateway";
+    set(json!({"replicas": 2, "podDisruptionBudget": {"minAvailable": 1}}))?;
+    cluster.await_object(TEAM, "deployment", gateway, PODS, |object| object["status"]["readyReplicas"] == json!(2))?;
+    cluster.await_object(TEAM, "poddisruptionbudget", gateway, SOON, |object| object["spec"]["minAvailable"] == json!(1))?;
+    cluster.await_object(TEAM, "connection", "openai-team-a", SOON, |object| object["status"]["pods"]["reporting"] == json!(2))?;
+
+    // The autoscaler takes over at the number that is there; from then on `replicas` is its own.
+    set(json!({"replicas": null, "autoscaling": {"minReplicas": 2, "maxReplicas": 3, "targetCPUUtilization": 70}}))?;
+    cluster.await_object(TEAM, "horizontalpodautoscaler", gateway, SOON, |object| object["spec"]["maxReplicas"] == json!(3))?;
+    cluster.kubectl(&["scale", "-n", TEAM, "deployment/omniroute-gateway", "--replicas=3"])?;
+    cluster.await_object(TEAM, "deployment", gateway, PODS, |object| object["status"]["readyReplicas"] == json!(3))?;
+    cluster.patch(TEAM, "combo/assistant", &json!({"spec": {"description": "while an autoscaler has the replicas"}}))?;
+    cluster.wait_for(TEAM, &["combo/assistant"], "condition=Programmed", SOON)?;
+    let deployment = cluster.get(TEAM, &["deployment", gateway])?;
+    ensure(deployment["spec"]["replicas"] == json!(3), || format!("replicas were taken back: {}", deployment["spec"]["replicas"]))?;
+
+    set(Value::Null)?;
+    cluster.wait_for(TEAM, &["horizontalpodautoscaler/omniroute-gateway"], "delete", SOON)?;
+    cluster.wait_for(TEAM, &["poddisruptionbudget/omniroute-gateway"], "delete", SOON)?;
+    cluster.await_object(TEAM, "deployment", gateway, PODS, |object| {
+        object["spec"]["replicas"] == json!(1) && object["status"]["replicas"] == json!(1)
+    })?;
+    cluster
+        .await_object(TEAM, "connection", "openai-team-a", SOON, |object| object["status"]["pods"] == json!({"reporting": 1, "total": 1}))
+        .map(drop)
 }
 
 pub fn foreign_objects(world: &World) -> Outcome {
