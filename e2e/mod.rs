@@ -51,8 +51,9 @@ fn trial(scenario: &'static Scenario, cluster: Option<Arc<Cluster>>, world: Arc<
         let started = Instant::now();
         let world = world.get_or_init(|| World::install(cluster)).as_ref()?;
         let outcome = (scenario.run)(world);
-        if outcome.is_err() {
+        if let Err(message) = &outcome {
             world.explain();
+            eprintln!("{}: {message}", scenario.name);
         }
         eprintln!("{} took {:.1} s", scenario.name, started.elapsed().as_secs_f64());
         Ok(outcome?)

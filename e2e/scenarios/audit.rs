@@ -171,16 +171,19 @@ fn rights_granted(world: &World) -> Outcome<BTreeSet<String>> {
 
 /// While nothing happens nothing is written, except the Lease.
 pub fn silence(world: &World) -> Outcome {
-    let count = || -> Outcome<usize> {
+    let writes = || -> Outcome<Vec<String>> {
         let events = world.cluster.audit()?;
-        let writes = events.iter().filter(|event| text(event, "/user/username").starts_with("system:serviceaccount:omniroute"));
-        Ok(writes.filter(|event| is_write(event) && text(event, "/objectRef/resource") != "leases").count())
+        let ours = events.iter().filter(|event| text(event, "/user/username").starts_with("system:serviceaccount:omniroute"));
+        let writes = ours.filter(|event| is_write(event) && text(event, "/objectRef/resource") != "leases");
+        Ok(writes
+            .map(|event| format!("{} {} {}", text(event, "/requestReceivedTimestamp"), text(event, "/verb"), text(event, "/requestURI")))
+            .collect())
     };
     // Settle first: the last scenario may still be echoing.
-    let mut before = count()?;
+    let mut before = writes()?.len();
     for _ in 0..6 {
         std::thread::park_timeout(Duration::from_secs(6));
-        let now = count()?;
+        let now = writes()?.len();
         if now == before {
             break;
         }
@@ -188,8 +191,8 @@ pub fn silence(world: &World) -> Outcome {
     }
     // Silence has no event to wait for.
     std::thread::park_timeout(Duration::from_secs(20));
-    let after = count()?;
-    ensure(after == before, || format!("{} writes within 20 s of rest", after - before))
+    let after = writes()?;
+    ensure(after.len() == before, || format!("written within 20 s of rest: {:#?}", &after[before..]))
 }
 
 /// The operator never writes into the user's part of an object.

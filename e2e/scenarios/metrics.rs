@@ -18,16 +18,21 @@ fn names(text: &str) -> BTreeSet<&str> {
 
 pub fn alerts_read_what_exists(world: &World) -> Outcome {
     // An account that rests and one that is dead, so that their series are there.
+    let (mut client, _way) = world.client()?;
     let fake = world.fake("openai");
     fake.rate_limit("sk-replace-me-a", 20)?;
-    let (mut client, _way) = world.client()?;
     client.served_by(CLIENT_KEY, "assistant")?;
-    world.await_state("openai-team-a", "Cooling", SOON)?;
     let gateway = world.cluster.service_get(TEAM, "omniroute-gateway:management", "/metrics")?;
+    fake.answer("sk-replace-me-b", 401, &[], "Your OpenAI account has been deactivated")?;
+    client.served_by(CLIENT_KEY, "assistant")?;
+    let gateway = gateway + &world.cluster.service_get(TEAM, "omniroute-gateway:management", "/metrics")?;
     let operator = world.cluster.service_get(SYSTEM, "omniroute-operator:management", "/metrics")?;
     fake.healthy()?;
-    world.cluster.kubectl(&["annotate", "-n", TEAM, "connection/openai-team-a", "omniroute.dev/clear-cooldown=metrics", "--overwrite"])?;
-    world.await_state("openai-team-a", "Active", SOON)?;
+    for (connection, command) in [("openai-team-a", "clear-cooldown"), ("openai-team-b", "reset")] {
+        let command = format!("omniroute.dev/{command}=metrics");
+        world.cluster.kubectl(&["annotate", "-n", TEAM, "connection", connection, &command, "--overwrite"])?;
+        world.await_state(connection, "Active", SOON)?;
+    }
 
     let scraped: BTreeSet<&str> = names(&gateway).into_iter().chain(names(&operator)).collect();
     let rules = include_str!("../../config/prometheus/rules.yaml");
@@ -36,6 +41,7 @@ pub fn alerts_read_what_exists(world: &World) -> Outcome {
         .filter(|name| !name.contains(':') && !scraped.contains(name) && !ONLY_AFTER_TROUBLE.contains(name))
         .collect();
     ensure(unknown.is_empty(), || format!("alerts read {unknown:?}, which nobody exports"))?;
+    let gateway = world.cluster.service_get(TEAM, "omniroute-gateway:management", "/metrics")?;
     for (who, text) in [("gateway", &gateway), ("operator", &operator)] {
         let mut promtool = Command::new("promtool");
         promtool.args(["check", "metrics"]);

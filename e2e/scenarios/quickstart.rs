@@ -51,7 +51,8 @@ pub fn cools(world: &World) -> Outcome {
     ensure(status["lastErrorStatus"] == json!(429), || format!("lastErrorStatus: {status}"))?;
     let until_text = status["until"].as_str().unwrap_or_default();
     let deadline = seconds(until_text)?;
-    ensure((told + 30..=now() + 30).contains(&deadline), || format!("until {until_text}, told at {told}"))?;
+    // Half seconds are rounded up.
+    ensure((told + 30..=now() + 31).contains(&deadline), || format!("until {until_text}, told at {told}"))?;
     ensure(condition_reason(&cooling, "Available") == "CoolingDown", || format!("Available: {status}"))?;
     ensure(condition_status(&cooling, "Ready") == "True", || "a cooldown must not touch Ready".to_owned())?;
 

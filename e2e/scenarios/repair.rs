@@ -60,9 +60,12 @@ pub fn optional_children(world: &World) -> Outcome {
     let deployment = cluster.get(TEAM, &["deployment", gateway])?;
     ensure(deployment["spec"]["replicas"] == json!(3), || format!("replicas were taken back: {}", deployment["spec"]["replicas"]))?;
 
-    set(Value::Null)?;
+    set(json!({"autoscaling": null, "podDisruptionBudget": null, "networkPolicy": {"enabled": false}}))?;
+    cluster.wait_for(TEAM, &["networkpolicy/omniroute-gateway"], "delete", SOON)?;
     cluster.wait_for(TEAM, &["horizontalpodautoscaler/omniroute-gateway"], "delete", SOON)?;
     cluster.wait_for(TEAM, &["poddisruptionbudget/omniroute-gateway"], "delete", SOON)?;
+    set(Value::Null)?;
+    cluster.await_object(TEAM, "networkpolicy", gateway, SOON, |object| object["spec"].is_object())?;
     cluster.await_object(TEAM, "deployment", gateway, PODS, |object| {
         object["spec"]["replicas"] == json!(1) && object["status"]["replicas"] == json!(1)
     })?;
