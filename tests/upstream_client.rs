@@ -44,6 +44,7 @@ async fn send(client: &Client, upstream: &Upstream, body: &'static str) -> Resul
         headers: &HeaderMap::new(),
         body: Bytes::from_static(body.as_bytes()).into(),
         response_start: LONG,
+        extra: None,
     };
     client.send(upstream, call).await
 }
@@ -82,8 +83,13 @@ async fn a_request_arrives_with_the_providers_credential_and_listed_headers_only
     }
     let body = Bytes::from_static(b" {\"stream\" : false, \"model\":\"combo\" ,\"messages\":[]}\n");
     let head = scan_request(&body).expect("scan");
-    let call =
-        Call { endpoint: Endpoint::ChatCompletions, headers: &headers, body: splice_model(&body, &head, "gpt-5.2"), response_start: LONG };
+    let call = Call {
+        endpoint: Endpoint::ChatCompletions,
+        headers: &headers,
+        body: splice_model(&body, &head, "gpt-5.2"),
+        response_start: LONG,
+        extra: None,
+    };
     let response = Client::default().send(&upstream(&fake.base_url()), call).await.expect("answer");
     assert_eq!(response.status(), 200);
     whole(response).await;
@@ -107,6 +113,7 @@ async fn every_endpoint_has_its_path_and_a_good_answer() {
             headers: &HeaderMap::new(),
             body: Bytes::from_static(br#"{"model":"m","input":"x"}"#).into(),
             response_start: LONG,
+            extra: None,
         };
         let body = whole(client.send(&up, call).await.expect("answer")).await;
         let expect = omniroute::protocol::quality::Expectations { validate: &Default::default(), empty_stop_is_valid: false };
@@ -207,6 +214,7 @@ async fn failures_have_their_kinds() {
         headers: &HeaderMap::new(),
         body: Bytes::from_static(b"{}").into(),
         response_start: Duration::from_millis(60),
+        extra: None,
     };
     let error = client.send(&up, call).await.expect_err("silent");
     assert_eq!(error.transport, TransportError::Timeout);

@@ -101,7 +101,7 @@ fn one(
             cooldown,
             claude: spec.claude.as_ref().map_or_else(ClaudeOptions::default, |c| ClaudeOptions {
                 low_priority_mode: c.low_priority_mode,
-                auto_limit_reset: c.auto_limit_reset,
+                auto_limit_reset: false,
                 organization_uuid: c.organization_uuid.clone(),
             }),
             allowed_hosts: credential.allowed_hosts,
@@ -185,6 +185,10 @@ fn credential(
     if spec.credentials.oauth.as_ref().is_some_and(|o| o.token_url.is_some() || o.client_id.is_some()) {
         let message = "refreshing OAuth tokens is not there yet (`tokenURL`, `clientID`): remove the field, the access token is used until it expires";
         warnings.push(Finding::new((KIND, name), "spec.credentials.oauth.tokenURL", "NotImplemented", Severity::Error, message));
+    }
+    if spec.claude.as_ref().is_some_and(|c| c.auto_limit_reset) {
+        let message = "the weekly limit reset is not there yet (`autoLimitReset`): remove the field; `lowPriorityMode` works";
+        warnings.push(Finding::new((KIND, name), "spec.claude.autoLimitReset", "NotImplemented", Severity::Error, message));
     }
     Ok(Credential {
         fingerprint: fingerprint(&options.fingerprint_key, &[value.as_bytes(), &refresh]),

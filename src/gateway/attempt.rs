@@ -13,6 +13,7 @@ use super::body::{Body, Chained};
 use super::clock;
 use super::config::Account;
 use super::gates::Blocked;
+use super::lane;
 use super::leases;
 use super::limits::Gated;
 use super::metrics::{Metrics, Origin};
@@ -212,8 +213,9 @@ impl Running<'_> {
             headers: &context.headers,
             body: splice_model(&context.body, &context.head, &self.dispatch.model),
             response_start: self.response_start(),
+            extra: None,
         };
-        let sent = elsewhere.during(context.shared.worker.client.send(&self.account.upstream, call)).await;
+        let sent = lane::send(&context.shared.worker.client, self.account, call, self.response_start(), elsewhere).await;
         if let Ok(response) = &sent {
             let (headers, now) = (response.headers(), clock::now());
             self.account.learned.read(headers, now);
@@ -420,7 +422,9 @@ fn record_failure(
         transport: evidence.transport,
         via_proxy: evidence.via_proxy,
     };
-    let verdict = classify::classify(&attempt, &permit.history(Some(model), now), &shared.loaded.rules);
+    let history = permit.history(Some(model), now);
+    let mut verdict = classify::classify(&attempt, &history, &shared.loaded.rules);
+    gateway.ledger().complete(&mut verdict, evidence.status, &history);
     let effects = gateway.ledger().failure(permit, Some(model), evidence.status, &verdict, now, clock::random().mul_add(2.0, -1.0));
     gateway.apply(&effects);
     account.attempts.failure(gateway.metrics(), verdict.reason);

@@ -12,6 +12,7 @@ mod ending;
 mod engine;
 pub mod gates;
 pub mod ingest;
+mod lane;
 pub mod learned;
 mod leases;
 pub mod limits;

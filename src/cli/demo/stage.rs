@@ -151,6 +151,7 @@ async fn ask(client: &Client, gateway: &Upstream, streamed: bool) -> Served {
         headers: &headers,
         body: Bytes::from(body).into(),
         response_start: Duration::from_secs(20),
+        extra: None,
     };
     let began = Instant::now();
     let failed =

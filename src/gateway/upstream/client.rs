@@ -24,7 +24,7 @@ use crate::protocol::{Dialect, Endpoint};
 const MAX_HEADERS: usize = 128;
 
 /// What is sent.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Call<'a> {
     /// Which operation.
     pub endpoint: Endpoint,
@@ -34,6 +34,8 @@ pub struct Call<'a> {
     pub body: RequestBody,
     /// How long the head of the answer may take, from the moment the request goes out.
     pub response_start: Duration,
+    /// A header of the gateway's own.
+    pub extra: Option<(&'static str, &'static str)>,
 }
 
 /// Calls providers. One for each runtime: clones share its pool.
@@ -147,6 +149,9 @@ fn request(upstream: &Upstream, prepared: &Prepared, call: &Call<'_>) -> Request
     *request.uri_mut() = prepared.uri.clone();
     let mut headers = headers::up(call.headers, &upstream.forward, &upstream.fixed, call.endpoint.dialect() == Dialect::Messages);
     headers.insert(HOST, prepared.host.clone());
+    if let Some((name, value)) = call.extra {
+        headers.insert(http::HeaderName::from_static(name), http::HeaderValue::from_static(value));
+    }
     if let Some((name, value)) = &prepared.credential {
         headers.insert(name, value.clone());
     }
