@@ -203,7 +203,7 @@ impl Caches {
             what: kind.name(),
             sync: self.sync.clone(),
         };
-        reflect.spawn(self.metrics.clone(), self.stop.clone());
+        reflect.spawn(self.metrics.clone(), self.stop.clone(), self.stop.clone());
     }
 
     fn watch_children(&self, scope: Option<&str>, kind: ChildKind, store: &Arc<Store<Live>>) {
@@ -232,7 +232,7 @@ impl Caches {
             what: kind.name(),
             sync: self.sync.clone(),
         };
-        reflect.spawn(self.metrics.clone(), self.stop.clone());
+        reflect.spawn(self.metrics.clone(), self.stop.clone(), self.stop.clone());
     }
 
     fn watch_pods(&self, scope: Option<&str>) {
@@ -250,7 +250,7 @@ impl Caches {
             what: "Pod",
             sync: self.sync.clone(),
         };
-        reflect.spawn(self.metrics.clone(), self.stop.clone());
+        reflect.spawn(self.metrics.clone(), self.stop.clone(), self.stop.clone());
     }
 
     /// Namespaces that have an object of ours.
@@ -345,7 +345,7 @@ impl Caches {
             what: "Secret",
             sync: watch.sync.clone(),
         };
-        reflect.spawn(self.metrics.clone(), watch.stop.clone());
+        reflect.spawn(self.metrics.clone(), watch.stop.clone(), self.stop.clone());
     }
 
     fn watch_config_map(&self, namespace: &str, name: &str, sync: Sync, stop: CancellationToken) {
@@ -362,7 +362,7 @@ impl Caches {
             what: "ConfigMap",
             sync,
         };
-        reflect.spawn(self.metrics.clone(), stop);
+        reflect.spawn(self.metrics.clone(), stop, self.stop.clone());
     }
 
     /// Reads Secrets whose values were dropped before anything referred to them.

@@ -52,8 +52,8 @@ pub async fn run(config: Config, client: Client, stop: CancellationToken) -> Res
     let metrics =
         Arc::new(Metrics::new().map_err(|e| Error::Io { doing: "setting up metrics".to_owned(), source: std::io::Error::other(e) })?);
     let tasks = TaskTracker::new();
-    // Three steps of the end: work, then writing, then the lease.
-    let (work, writing) = (CancellationToken::new(), CancellationToken::new());
+    // Steps of the end: work, then writing, then the lease, and the watches last, so that no work sees them end.
+    let (work, writing, watching) = (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
     let election = config
         .election
         .as_ref()
@@ -66,7 +66,7 @@ pub async fn run(config: Config, client: Client, stop: CancellationToken) -> Res
         &config.watch_namespaces,
         metrics.clone(),
         Arc::new(move |namespace, work| on_dirty.mark(namespace, work)),
-        work.clone(),
+        watching.clone(),
     );
     let (events, publisher) = Events::new(client.clone(), config.identity.clone(), leadership.clone(), metrics.clone());
     let stale = todo.clone();
@@ -115,6 +115,7 @@ pub async fn run(config: Config, client: Client, stop: CancellationToken) -> Res
     if let Some(election) = election {
         let _ = tokio::time::timeout(END, election).await;
     }
+    watching.cancel();
     tasks.close();
     let _ = tokio::time::timeout(END, tasks.wait()).await;
     Ok(())

@@ -139,8 +139,9 @@ where
     K::DynamicType: Send + std::marker::Sync,
     T: PartialEq + Send + std::marker::Sync + 'static,
 {
-    /// Starts the watch; it runs until `stop`, and then its objects leave the store.
-    pub fn spawn(self, metrics: Arc<Metrics>, stop: CancellationToken) {
+    /// Starts the watch; it runs until `stop`, and then its objects leave the store: nobody refers to them any more. At the `end` of
+    /// the whole process they stay, because work that is still on its way must not take a cache that empties for a cluster that does.
+    pub fn spawn(self, metrics: Arc<Metrics>, stop: CancellationToken, end: CancellationToken) {
         self.sync.begin();
         tokio::spawn(async move {
             let config = self.config.clone().timeout(WATCH_SECONDS).page_size(PAGE);
@@ -190,6 +191,9 @@ where
                     }
                     None => break,
                 }
+            }
+            if end.is_cancelled() {
+                return;
             }
             for key in mine.keys() {
                 self.set(key, None);
