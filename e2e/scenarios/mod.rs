@@ -42,11 +42,11 @@ pub fn ensure(holds: bool, message: impl FnOnce() -> String) -> Outcome {
 pub const SCENARIOS: &[Scenario] = &[
     anywhere("the_quickstart_serves_the_official_sdk", quickstart::serves),
     anywhere("one_account_cools_and_no_client_notices", quickstart::cools),
+    anywhere("columns_say_who_is_out_and_until_when", quickstart::columns),
+    anywhere("a_combo_and_a_key_change_without_a_restart", quickstart::changes),
     anywhere("the_api_server_decides_as_validate_does", definitions::fixtures),
     anywhere("the_api_server_stores_definitions_as_they_are_written", definitions::stored_as_written),
     anywhere("the_api_server_selects_connections_by_provider", definitions::selectable),
-    anywhere("columns_say_who_is_out_and_until_when", quickstart::columns),
-    anywhere("a_combo_and_a_key_change_without_a_restart", quickstart::changes),
     anywhere("a_rotated_credential_takes_effect_and_clears_the_dead_state", secrets::rotate),
     anywhere("a_missing_credential_takes_out_one_connection_only", secrets::missing),
     anywhere("cooldowns_survive_every_gateway_pod", restarts::cooldowns_survive),

@@ -123,7 +123,8 @@ pub(super) async fn run(context: &Context, dispatch: &Dispatch, reserved: Option
         },
     };
     let permit = match context.shared.gateway().ledger().begin(&account.cell, clock::now()) {
-        Ok(permit) => permit,
+        // A rotation may have come between: what this attempt proves is about the credential that it carries.
+        Ok(permit) => permit.carries(account.credential),
         Err(exclusion) => return Outcome::Refused(exclusion.into()),
     };
     let ttl = loaded.snapshot.settings.session_lease_ttl_ms;

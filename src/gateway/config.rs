@@ -53,6 +53,8 @@ pub struct Account {
     pub provider: usize,
     /// Its cell in the ledger.
     pub cell: Arc<ConnectionCell>,
+    /// Which credential of the cell `upstream` sends.
+    pub credential: u64,
     /// Where and how it is reached.
     pub upstream: Upstream,
     /// Its counters.
@@ -206,6 +208,7 @@ impl Resolver<'_> {
         Ok(Account {
             index,
             provider: position,
+            credential: cell.credential(),
             cell,
             upstream,
             attempts: AttemptCounters::new(&connection.provider, &connection.name),

@@ -342,7 +342,8 @@ impl ConnectionCell {
     }
 
     /// Which credential requests carry now, counted from the start of the process.
-    pub(super) fn credential(&self) -> u64 {
+    #[must_use]
+    pub fn credential(&self) -> u64 {
         self.credential.load(Ordering::Acquire)
     }
 

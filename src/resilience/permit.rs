@@ -52,6 +52,14 @@ impl Permit {
         self.probe.is_some()
     }
 
+    /// Says which credential the request really carries ([`ConnectionCell::credential`] when the configuration that it runs on was loaded): a rotation
+    /// that came before `begin`, but after that configuration, must not be blamed for the old one.
+    #[must_use]
+    pub const fn carries(mut self, credential: u64) -> Self {
+        self.credential = credential;
+        self
+    }
+
     /// Marks a request that the gateway makes itself (test, health): its failure is only recorded, unless the settings let probes act.
     #[must_use]
     pub const fn as_own_probe(mut self) -> Self {

@@ -53,6 +53,23 @@ fn a_late_answer_to_the_old_credential_does_not_blame_the_new_one() {
     assert_eq!(state(&ledger, "a", NOW.plus(2)).state, ConnectionPhase::Banned);
 }
 
+#[test]
+fn a_request_of_the_configuration_before_a_rotation_does_not_blame_the_new_credential() {
+    let mut snapshot = snapshot(|_| {});
+    let ledger = ledger(&snapshot);
+    let a = cell(&ledger, "a");
+    let loaded = a.credential();
+    snapshot.connections[0].credential_fingerprint = "new".to_owned();
+    ledger.configure(&snapshot, NOW);
+    // It begins after the rotation, on the configuration before it.
+    let permit = ledger.begin(&a, NOW).expect("free").carries(loaded);
+    ledger.failure(permit, Some("m"), 401, &terminal(Terminal::Banned), NOW, 0.0);
+    assert_eq!(state(&ledger, "a", NOW).state, ConnectionPhase::Active);
+    let permit = ledger.begin(&a, NOW).expect("free").carries(a.credential());
+    ledger.failure(permit, Some("m"), 401, &terminal(Terminal::Banned), NOW, 0.0);
+    assert_eq!(state(&ledger, "a", NOW).state, ConnectionPhase::Banned);
+}
+
 fn command(kind: CommandKind, name: &str, command: CommandVerb, value: &str, at: EpochMs) -> Command {
     Command { kind, name: name.to_owned(), command, value: value.to_owned(), accepted_time: at }
 }
