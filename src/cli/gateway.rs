@@ -1,6 +1,8 @@
 //! `omniroute gateway`: the gateway of a pod. It boots from the mounted config Secret, watches that one object for changes within a second,
 //! and takes over the checkpoint before it is ready.
 
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -119,14 +121,16 @@ async fn serve(args: Args) -> Result<(), GatewayError> {
     };
     let running = server::start(Arc::clone(&gateway), options)?;
     tracing::info!(listen = %running.listen_addr(), management = %running.management_addr(), ready = gateway.ready(), "serving");
-    let follow = async {
-        match &args.config_secret {
-            Some(secret) => watch_secret(&gateway, &args.namespace, secret).await,
-            None => watch_file(&gateway, &args.config_file).await,
+    let delivery = Delivery::default();
+    let watching = async {
+        if let Some(secret) = &args.config_secret {
+            watch_secret(&gateway, &args.namespace, secret, &delivery).await;
         }
+        std::future::pending::<()>().await;
     };
     tokio::select! {
-        () = follow => {}
+        () = watching => {}
+        () = watch_file(&gateway, &args.config_file, &delivery) => {}
         () = stop_signal() => {}
     }
     tracing::info!("draining");
@@ -191,13 +195,44 @@ fn take(gateway: &Gateway, snapshot: Result<Snapshot, DocumentError>) {
     }
 }
 
+/// What the watch and the mounted file tell each other.
+#[derive(Debug, Default)]
+struct Delivery {
+    /// The watch works: the file, which follows with a delay of up to a minute, is not looked at.
+    watching: Cell<bool>,
+    /// Hashes that the watch brought, newest last: a file that still holds one of them is behind.
+    brought: RefCell<VecDeque<String>>,
+}
+
+/// Hashes that are remembered; the file is at most a few versions behind.
+const MAX_BROUGHT: usize = 64;
+
+impl Delivery {
+    /// Notes what the watch brought.
+    fn bring(&self, snapshot: &Result<Snapshot, DocumentError>) {
+        self.watching.set(true);
+        if let Some(hash) = snapshot.as_ref().ok().and_then(|snapshot| snapshot.hash().ok()) {
+            let mut brought = self.brought.borrow_mut();
+            brought.push_back(hash);
+            if brought.len() > MAX_BROUGHT {
+                brought.pop_front();
+            }
+        }
+    }
+
+    /// True when the file may be newer than what is served.
+    fn may_use(&self, snapshot: &Result<Snapshot, DocumentError>) -> bool {
+        let behind = |snapshot: &Snapshot| snapshot.hash().is_ok_and(|hash| self.brought.borrow().contains(&hash));
+        !self.watching.get() && !snapshot.as_ref().is_ok_and(behind)
+    }
+}
+
 /// Follows the one Secret for ever. Ends only when there is no cluster to ask: then the pod serves what is mounted.
-async fn watch_secret(gateway: &Gateway, namespace: &str, name: &str) {
+async fn watch_secret(gateway: &Gateway, namespace: &str, name: &str, delivery: &Delivery) {
     let client = match Client::try_default().await {
         Ok(client) => client,
         Err(error) => {
-            tracing::error!(%error, "no access to the API server: only the mounted configuration is served");
-            return std::future::pending().await;
+            return tracing::error!(%error, "no access to the API server: only the mounted configuration is served");
         }
     };
     // The Role allows this one name; the field selector is what makes `list` and `watch` legal with it.
@@ -212,24 +247,60 @@ async fn watch_secret(gateway: &Gateway, namespace: &str, name: &str) {
                     Some(packed) => unpack(&packed.0, name).and_then(|bytes| Ok(Snapshot::from_json(&bytes)?)),
                     None => Err(DocumentError::NoKey(name.to_owned())),
                 };
+                delivery.bring(&snapshot);
                 take(gateway, snapshot);
             }
             Ok(watcher::Event::Delete(_)) => tracing::warn!(secret = name, "the config Secret was deleted; the last configuration stays"),
             Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "watching the config Secret; it is tried again"),
+            Err(error) => {
+                delivery.watching.set(false);
+                tracing::warn!(%error, "watching the config Secret; it is tried again, and the mounted file is followed meanwhile");
+            }
         }
     }
 }
 
-async fn watch_file(gateway: &Gateway, path: &Path) {
+/// Follows the mounted file for ever, while nothing better brings changes.
+async fn watch_file(gateway: &Gateway, path: &Path, delivery: &Delivery) {
     let stamp = || std::fs::metadata(path).ok().and_then(|meta| Some((meta.modified().ok()?, meta.len())));
-    let mut seen = stamp();
+    let mut taken = stamp();
     loop {
         tokio::time::sleep(POLL).await;
         let now = stamp();
-        if now.is_some() && now != seen {
-            take(gateway, read_file(path).and_then(|bytes| Ok(Snapshot::from_json(&bytes)?)));
+        if now.is_none() || now == taken || delivery.watching.get() {
+            continue;
         }
-        seen = now;
+        taken = now;
+        let snapshot = read_file(path).and_then(|bytes| Ok(Snapshot::from_json(&bytes)?));
+        if delivery.may_use(&snapshot) {
+            take(gateway, snapshot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_behind_the_watch_is_not_taken() {
+        let of = |n: u32| Ok(Snapshot { schema_version: n, ..Snapshot::default() });
+        let delivery = Delivery::default();
+        assert!(delivery.may_use(&of(1)), "before the watch has brought anything");
+        delivery.bring(&of(1));
+        delivery.bring(&of(2));
+        assert!(!delivery.may_use(&of(3)), "the watch works");
+        delivery.watching.set(false);
+        assert!(delivery.may_use(&of(3)));
+        assert!(!delivery.may_use(&of(1)) && !delivery.may_use(&of(2)));
+    }
+
+    #[test]
+    fn documents_are_unpacked_and_broken_ones_named() {
+        use std::io::Write;
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(b"{}").unwrap();
+        assert_eq!(unpack(&gzip.finish().unwrap(), "x").unwrap(), b"{}");
+        assert!(unpack(b"plain", "the file").unwrap_err().to_string().contains("the file"));
     }
 }

@@ -37,6 +37,7 @@ const MAX_CHECKED_BODY: usize = 8 * 1024 * 1024;
 const RESPONSE_START: Duration = Duration::from_secs(600);
 
 /// What became of an attempt.
+#[allow(clippy::large_enum_variant)] // one per attempt, taken apart at once: a box would cost more than the move
 pub(super) enum Outcome {
     /// Nothing was sent: a gate closed in the meantime.
     Refused(Exclusion),

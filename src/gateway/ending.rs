@@ -1,16 +1,17 @@
 //! From what routing decided to the answer that the client gets.
 
 use http::header::{HeaderName, RETRY_AFTER};
-use http::{HeaderValue, Response};
+use http::{HeaderMap, HeaderValue, Response};
 use serde_json::json;
 
-use super::answer::{ORIGIN, Refusal, SHOULD_RETRY};
+use super::answer::{MAX_SDK_WAIT_SECONDS, ORIGIN, Refusal, SHOULD_RETRY};
 use super::attempt::Kept;
 use super::body::Body;
 use super::clock;
 use super::metrics::Origin;
 use super::service::Answered;
 use crate::api::time::EpochMs;
+use crate::classify::hints;
 use crate::protocol::Dialect;
 use crate::routing::{self, Answer, Diagnostics, Family, Recovery, Walk};
 
@@ -40,7 +41,7 @@ pub(super) fn answered(answer: &Answer, kept: Option<Kept>, decision: Option<Str
             if let Some(seconds) = answer.retry_after_seconds {
                 headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
             }
-            if answer.no_retry {
+            if answer.no_retry || waits_long(headers, now) {
                 headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
             }
             response
@@ -50,6 +51,13 @@ pub(super) fn answered(answer: &Answer, kept: Option<Kept>, decision: Option<Str
     add(&mut response, DECISION, decision.as_deref());
     diagnostics(&mut response, answer, now);
     Answered { response, origin, combo: None }
+}
+
+/// True when the provider's own wait is longer than an SDK should sleep (decisions 9.11).
+fn waits_long(headers: &HeaderMap, now: EpochMs) -> bool {
+    let stated = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+    let wait = stated.and_then(|value| hints::from_headers(&[("retry-after", value)], 429, now));
+    wait.is_some_and(|wait| wait.ms > MAX_SDK_WAIT_SECONDS * 1000)
 }
 
 /// An answer of ours as it is said in the client's dialect.
@@ -146,5 +154,19 @@ const fn kind(family: Family) -> Option<&'static str> {
         Family::RateLimit => Some("rate_limit_error"),
         Family::Timeout | Family::Upstream => Some("server_error"),
         Family::InvalidRequest | Family::NotFound | Family::Permission | Family::Unavailable => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_provider_s_long_wait_is_noticed_in_every_form() {
+        let now = EpochMs(1_796_000_000_000);
+        let long = |value: &'static str| waits_long(&HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static(value))]), now);
+        assert!(long("61") && long("Fri, 31 Dec 2027 23:59:59 GMT"));
+        assert!(!long("60") && !long("soon") && !long("Wed, 21 Oct 2015 07:28:00 GMT"));
+        assert!(!waits_long(&HeaderMap::new(), now));
     }
 }
