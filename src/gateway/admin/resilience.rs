@@ -25,7 +25,11 @@ fn sections(settings: &Settings) -> Result<Map<String, Value>, serde_json::Error
     values.remove("sources");
     let section = |(name, value): (String, Value)| {
         let stem = name.strip_suffix("Ms").unwrap_or(&name);
-        let inside = |path: &str| path == name || path == stem || path.strip_prefix(stem).is_some_and(|rest| rest.starts_with('.'));
+        let inside = |path: &str| {
+            // The manifest groups what concerns the process under `gateway`, and writes `drain.deadline` for `drainDeadline`.
+            let path = path.strip_prefix("gateway.").unwrap_or(path);
+            path == name || path == stem || camel(path) == stem || path.strip_prefix(stem).is_some_and(|rest| rest.starts_with('.'))
+        };
         let sources: Map<String, Value> =
             settings.sources.iter().filter(|(path, _)| inside(path)).map(|(path, source)| (path.clone(), source.as_str().into())).collect();
         let mut distinct: Vec<&Value> = sources.values().collect();
@@ -39,6 +43,16 @@ fn sections(settings: &Settings) -> Result<Map<String, Value>, serde_json::Error
         (name, json!({"value": value, "source": source, "sources": sources}))
     };
     Ok(values.into_iter().map(section).collect())
+}
+
+/// `drain.deadline` -> `drainDeadline`.
+fn camel(path: &str) -> String {
+    let capital = |part: &str| {
+        part.chars().next().map(|first| first.to_ascii_uppercase()).into_iter().chain(part.chars().skip(1)).collect::<String>()
+    };
+    let mut parts = path.split('.');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |joined, part| joined + &capital(part))
 }
 
 /// Resources are the only source of truth: this names the one to edit.
@@ -107,7 +121,10 @@ mod tests {
         settings.sources.insert("rotation.on429".to_owned(), "settings".to_owned());
         settings.sources.insert("rotation.on500".to_owned(), "default".to_owned());
         settings.sources.insert("heartbeat".to_owned(), "settings".to_owned());
+        settings.sources.insert("gateway.drain.deadline".to_owned(), "settings".to_owned());
+        settings.sources.insert("gateway.auth.mode".to_owned(), "settings".to_owned());
         let sections = sections(&settings).unwrap();
+        assert_eq!((&sections["drainDeadlineMs"]["source"], &sections["auth"]["source"]), (&json!("settings"), &json!("settings")));
         assert_eq!(sections["maxConcurrentRequests"], json!({"value": 7, "source": "default", "sources": {}}));
         assert_eq!(sections["requestQueue"]["source"], "env:RATE_LIMIT_MAX_WAIT_MS");
         assert_eq!(sections["requestQueue"]["value"]["maxWaitMs"], 30_000);
