@@ -66,7 +66,7 @@ impl<'a> Context<'a> {
     /// Reads the attempt.
     pub(super) fn new(attempt: &'a Attempt<'a>, history: &'a History, rules: &'a RuleSet) -> Self {
         let body = body::read(attempt.body);
-        let mut found = rules.scanner.scan(&body);
+        let mut found = rules.scan(&body, attempt.body);
         let provider = attempt.provider;
         if !found.glm.is_empty() && catalog::facts(&provider.catalog_id).is_some_and(|f| f.china_time) {
             let glm = found.glm;
@@ -103,7 +103,6 @@ impl<'a> Context<'a> {
     /// Corrects the status: operator rules with `restateStatus` first, then the registry.
     pub(super) fn restate(&mut self) {
         if self.rules.restates {
-            self.scan_whole_body();
             let restated = self.rules.first_restating(self.facts()).and_then(|r| r.verdict.restate_status);
             if let Some(status) = restated {
                 self.restated = Some(Restated { status, rule_id: None, wait_ms: None });
@@ -119,12 +118,6 @@ impl<'a> Context<'a> {
             let restated = Restated { status: row.to, rule_id: Some(row.rule_id), wait_ms: Some(row.default_wait_ms) };
             self.restated = Some(restated);
             self.status = row.to;
-        }
-    }
-
-    pub(super) fn scan_whole_body(&mut self) {
-        if self.body.json {
-            self.rules.scan_whole_body(self.attempt.body, &mut self.found);
         }
     }
 

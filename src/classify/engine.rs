@@ -33,9 +33,6 @@ impl Context<'_> {
         if let Some(row) = self.first(DETECTORS) {
             return self.by_row(row, Vec::new());
         }
-        if !self.rules.restates {
-            self.scan_whole_body();
-        }
         let (rule, shadows) = self.rules.first(self.facts());
         if let Some(rule) = rule {
             return self.by_rule(rule, shadows);

@@ -89,8 +89,7 @@ pub fn catalog_rule(attempt: &Attempt<'_>, history: &History, rules: &RuleSet) -
 /// The operator rule that holds for an attempt (lookup only).
 #[must_use]
 pub fn operator_rule(attempt: &Attempt<'_>, history: &History, rules: &RuleSet) -> Option<RuleMatch> {
-    let mut context = Context::new(attempt, history, rules);
-    rules.scan_whole_body(attempt.body, &mut context.found);
+    let context = Context::new(attempt, history, rules);
     let (rule, _) = rules.first(context.facts());
     rule.map(|r| RuleMatch {
         id: r.name.to_string(),

@@ -14,7 +14,7 @@ use crate::snapshot::{Rule, RuleTransport, RuleVerdict};
 /// Everything that [`super::classify()`] matches with, compiled once per snapshot: the built-in phrases, the operator's rules and ban signals.
 #[derive(Debug)]
 pub struct RuleSet {
-    pub(super) scanner: Arc<Scanner>,
+    scanner: Arc<Scanner>,
     disabled: HashSet<String>,
     pub(super) rules: Vec<OperatorRule>,
     index: Index,
@@ -158,11 +158,11 @@ impl RuleSet {
         self.disabled.is_empty() || !self.disabled.contains(id)
     }
 
-    /// Operator texts are looked for in the whole body, JSON included: an operator knows the body, not our idea of its message fields.
-    pub(super) fn scan_whole_body(&self, raw: &[u8], found: &mut Found) {
-        if self.has_texts {
-            self.scanner.operator_texts(super::body::payload(raw), found);
-        }
+    /// Reads what a body says. Operator texts are looked for in all of it, JSON included: an operator knows the body, not our idea of its
+    /// message fields.
+    pub(super) fn scan(&self, body: &Body<'_>, raw: &[u8]) -> Found {
+        let whole = (self.has_texts && body.json).then(|| super::body::payload(raw));
+        self.scanner.scan(body, whole)
     }
 
     /// The first rule that holds and acts, and the shadow rules that hold before it.

@@ -1,5 +1,8 @@
 //! What is known about providers by id: data, wider than the presets (spec: resilience 2.1, 6.2, 8.3, 11, 12.2, 12.3).
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
 use super::super::{AuthClass, ProviderTraits, QuotaReset};
 use crate::classify::QuotaFamily;
 
@@ -125,6 +128,18 @@ pub static PROVIDERS: &[ProviderFacts] = &[
 /// The facts of an id (any case); `None` = nothing is known about it.
 #[must_use]
 pub fn facts(id: &str) -> Option<&'static ProviderFacts> {
+    static EXACT: LazyLock<HashMap<&str, &ProviderFacts>> = LazyLock::new(|| {
+        // Of a repeated id the first row counts.
+        PROVIDERS.iter().rev().flat_map(|row| row.ids.iter().map(move |id| (*id, row))).filter(|(id, _)| !id.contains('*')).collect()
+    });
+    if id.is_empty() {
+        return None;
+    }
+    EXACT.get(id).copied().or_else(|| by_pattern(id))
+}
+
+/// The row whose pattern fits; also for ids in another case.
+fn by_pattern(id: &str) -> Option<&'static ProviderFacts> {
     PROVIDERS.iter().find(|row| row.ids.iter().any(|pattern| id_matches(pattern, id)))
 }
 

@@ -87,7 +87,7 @@ pub(super) fn declares_short(body: &super::body::Body<'_>, found: &super::scan::
 #[must_use]
 pub fn parse(headers: &[(&str, &str)], raw_body: &[u8], status: u16, china: bool, now: EpochMs) -> Option<Wait> {
     let body = super::body::read(raw_body);
-    let found = super::rules::builtin_scanner().scan(&body);
+    let found = super::rules::builtin_scanner().scan(&body, None);
     let clock = Clock {
         now,
         china: china || found.seen.has(super::evidence::Evidence::ChinaTime) || body.codes.iter().any(|c| c == "1308" || c == "1310"),
