@@ -6,6 +6,7 @@ fn reference_pages_are_current() {
     for (name, page) in [
         ("environment.md", omniroute::compile::reference::environment_page()),
         ("presets.md", omniroute::compile::reference::presets_page()),
+        ("verdicts.md", omniroute::classify::reference::verdicts_page()),
     ] {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference").join(name);
         if std::env::var_os("UPDATE").is_some() {

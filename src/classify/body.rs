@@ -29,8 +29,6 @@ pub(super) struct Body<'a> {
     pub error_code_1010: bool,
     /// `error` is a string that is nothing but `usage limit reached`.
     pub bare_usage_limit: bool,
-    /// It carries an error: an `error` that is not null, `errors` that are not empty, or `type: error`.
-    pub has_error: bool,
     /// Google RetryInfo.
     pub retry_info: SmallVec<[Cow<'a, str>; 1]>,
     /// Google ErrorInfo `quotaResetDelay`.
@@ -100,8 +98,6 @@ enum Place {
     Error,
     /// The value of `error`.
     ErrorValue,
-    /// The value of `errors`.
-    ErrorList,
     /// A message field.
     Message,
     /// A code field; `status`: it may be an HTTP status.
@@ -130,7 +126,6 @@ fn place_of(key: &str) -> Place {
     let code = |status| Place::Code { status, cloudflare: false };
     match key {
         "error" => Place::ErrorValue,
-        "errors" => Place::ErrorList,
         "message" | "msg" | "error_description" | "errorMessage" | "error_message" | "detail" | "title" | "description" | "err_msg"
         | "status_msg" | "Message" | "raw" | "error_msg" | "cause" => Place::Message,
         "code" | "statusCode" | "status_code" | "http_status" => code(true),
@@ -138,7 +133,9 @@ fn place_of(key: &str) -> Place {
         "errorCode" | "error_name" | "__type" | "Code" | "reason" => code(false),
         "error_code" => Place::Code { status: false, cloudflare: true },
         "type" | "@type" => Place::Type,
-        "details" | "metadata" | "response" | "innererror" | "inner_error" | "base_resp" | "data" | "body" | "Error" => Place::Error,
+        "details" | "metadata" | "response" | "innererror" | "inner_error" | "base_resp" | "data" | "body" | "Error" | "errors" => {
+            Place::Error
+        }
         "headers" => Place::Headers,
         "retryDelay" | "retry_delay" => Place::RetryDelay,
         "quotaResetDelay" => Place::QuotaResetDelay,
@@ -202,13 +199,8 @@ impl<'a> Node<'_, 'a> {
         }
         match self.place {
             Place::ErrorValue => {
-                body.has_error = true;
                 let bare = value.trim_end_matches(['.', ' ']);
                 body.bare_usage_limit |= bare.eq_ignore_ascii_case("usage limit reached");
-                body.texts.push(bytes_of(value));
-            }
-            Place::ErrorList => {
-                body.has_error = true;
                 body.texts.push(bytes_of(value));
             }
             Place::Message | Place::Error => body.texts.push(bytes_of(value)),
@@ -219,10 +211,7 @@ impl<'a> Node<'_, 'a> {
                 }
                 body.codes.push(value);
             }
-            Place::Type => {
-                body.has_error |= value == "error" || value == "response.failed";
-                body.types.push(value);
-            }
+            Place::Type => body.types.push(value),
             Place::Wait(field) => body.waits.push((field, value)),
             Place::RetryDelay => body.retry_info.push(value),
             Place::QuotaResetDelay => body.quota_reset_delay.push(value),
@@ -325,7 +314,6 @@ impl<'a> Visitor<'a> for Node<'_, 'a> {
                 body.retry_info.extend(delay.map(Cow::Owned));
                 return Ok(());
             }
-            Place::ErrorValue | Place::ErrorList => body.has_error = true,
             _ => {}
         }
         while let Some(place) = map.next_key_seed(Key)? {

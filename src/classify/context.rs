@@ -173,13 +173,16 @@ impl<'a> Context<'a> {
 
     /// Any stated wait.
     pub(super) fn stated(&self) -> Option<Wait> {
-        self.typed().or_else(|| {
-            *self.worded.get_or_init(|| {
-                if !has_wait_clause(&self.found) {
-                    return None;
-                }
-                hints::words(&self.body, &self.found, self.sight.seen.has(Evidence::Weekly), self.clock)
-            })
+        self.typed().or_else(|| self.worded())
+    }
+
+    /// The wait of the wording.
+    pub(super) fn worded(&self) -> Option<Wait> {
+        *self.worded.get_or_init(|| {
+            if !has_wait_clause(&self.found) {
+                return None;
+            }
+            hints::words(&self.body, &self.found, self.sight.seen.has(Evidence::Weekly), self.clock)
         })
     }
 

@@ -94,7 +94,7 @@ impl Context<'_> {
             rule.seen.is_none_or(|e| self.sight.seen.has(e))
                 && rule.on.has(self.status)
                 && self.sight.is(rule.providers)
-                && (rule.cooldown != CatalogCooldown::Stated || self.stated().is_some())
+                && (rule.cooldown != CatalogCooldown::Stated || self.worded().is_some())
                 && self.rules.acts(rule.id)
         })
     }

@@ -40,7 +40,7 @@ pub static SPECIFIC: &[Row] = &[
         "auth.model-denied",
         "decisions 9.2",
         Of(&[403]),
-        Seen::of(&[ModelNotFoundCode, ModelAccess]),
+        Seen::of(&[ModelNotFoundCode, ModelAccess, ModelPermission]),
         rest(AuthError, Backoff).model().other_model(),
     ),
 ];

@@ -6,21 +6,8 @@ use super::evidence::Evidence;
 use super::restatement::RESTATEMENTS;
 use super::row::Row;
 use super::{
-    Attempt, FailureKind, History, ProviderTraits, Reason, RuleSet, Scope, body, detectors, global_table, kind, request_shape, transport,
+    Attempt, FailureKind, History, ProviderTraits, Reason, RuleSet, Scope, detectors, global_table, kind, request_shape, transport,
 };
-
-/// Whether the body of a 2xx is an error: a JSON answer that carries one, or the first frame of an event stream. Only the beginning is
-/// looked at. Such an answer is then classified with its status and this body.
-#[must_use]
-pub fn error_in_success(content_type: Option<&str>, raw: &[u8]) -> bool {
-    let readable = content_type.is_none_or(|t| t.contains("json") || t.contains("event-stream") || t.starts_with("text/"));
-    let payload = body::payload(raw);
-    if !readable || memchr::memmem::find(payload, b"\"error").is_none() && memchr::memmem::find(payload, b"\"response.failed\"").is_none() {
-        return false;
-    }
-    let body = body::read(raw);
-    body.json && body.has_error
-}
 
 /// The kind of a 429 (spec: resilience 8.2); any other status is transient.
 #[must_use]
@@ -81,7 +68,7 @@ pub fn catalog_rule(attempt: &Attempt<'_>, history: &History, rules: &RuleSet) -
     let cooldown_ms = match rule.cooldown {
         CatalogCooldown::Normal => None,
         CatalogCooldown::Fixed(ms) => Some(ms),
-        CatalogCooldown::Stated => context.stated().map(|w| w.ms),
+        CatalogCooldown::Stated => context.worded().map(|w| w.ms),
     };
     Some(RuleMatch { id: rule.id.to_owned(), reason: rule.reason, scope: rule.scope, cooldown_ms })
 }

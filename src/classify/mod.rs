@@ -31,6 +31,7 @@ mod kind;
 mod lookup;
 mod pattern;
 pub mod phrases;
+pub mod reference;
 pub mod request_shape;
 pub mod restatement;
 mod row;

@@ -179,6 +179,9 @@ pub static PHRASES: &[PhraseList] = &[
             "调用上限",
             "额度已用尽",
             "额度已用完",
+            // The exact JSON of 8.1 where it stands in a text that is no JSON as a whole.
+            "\"error\":\"usage limit reached{|.}\"",
+            "\"error\": \"usage limit reached{|.}\"",
         ],
     ),
     list("phrases.quota-caps", QuotaCaps, &["hard°limit", "plan .. limit"]),
@@ -392,8 +395,8 @@ pub static PHRASES: &[PhraseList] = &[
             "UND_ERR_ABORTED",
         ],
     ),
-    list("phrases.local-failure", LocalFailure, &["controller is already closed"]),
-    list("phrases.bridge-failure", BridgeFailure, &["chatgpt-web bridge", "chatgpt_web_bridge"]),
+    list("phrases.local-failure", LocalFailure, &["controller is already closed", "‹ENOENT›", "‹EPIPE›", "‹EACCES›"]),
+    list("phrases.bridge-failure", BridgeFailure, &["bridge"]),
     // 7.1 row 1
     list("phrases.response-binding", ResponseBinding, &["previous_response_id does not belong"]),
     // decisions 1.11: LiteLLM, OpenRouter

@@ -188,7 +188,8 @@ impl World {
         let fresh = History::fresh(now, connection.cooldown);
         let permit = ledger.connection(&connection.name).and_then(|cell| ledger.begin(&cell, now).ok());
         let history = permit.as_ref().map_or(fresh, |p| p.history(question.model.as_deref(), now));
-        let verdict = classify(&attempt, &history, &self.rules);
+        let mut verdict = classify(&attempt, &history, &self.rules);
+        ledger.complete(&mut verdict, question.status, &history);
         let status = verdict.restated_status.unwrap_or(question.status);
         let effects = permit.map(|p| ledger.failure(p, question.model.as_deref(), status, &verdict, now, 0.0)).unwrap_or_default();
         Ok(Answer {
