@@ -66,6 +66,11 @@ fn define<K: CustomResourceExt, S: JsonSchema, T: JsonSchema>() -> Definition {
     status["description"] = json!("What the operator and the gateway report; only the operator writes it.");
     let mut spec = spec;
     spec["description"] = json!("What its owner wants.");
+    if kind == "ResilienceSettings" {
+        // `spec: {}` is complete. Without this default a server-side apply after a client-side one (Argo CD, Helm 4) leaves the API server with a null
+        // that it refuses: every field that the first one owned came from defaults.
+        spec["default"] = json!({});
+    }
     let schema = json!({
         "type": "object",
         "description": description,
