@@ -39,7 +39,7 @@ pub struct ConnectionSpec {
     /// Off = the connection takes no traffic.
     #[serde(default = "yes")]
     pub enabled: bool,
-    /// Tags by which a request may narrow its connections.
+    /// Tags for people and their tools; routing does not read them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20), inner(length(min = 1, max = 100)), extend("x-kubernetes-list-type" = "set"))]
     pub tags: Vec<String>,

@@ -184,6 +184,7 @@ fn take(gateway: &Gateway, snapshot: Result<Snapshot, DocumentError>) {
         Ok(snapshot) => {
             let running = gateway.config().map(|loaded| loaded.hash.clone());
             if snapshot.hash().ok() == running {
+                gateway.settle();
                 return;
             }
             // A refusal is logged and counted where it happens.

@@ -70,6 +70,13 @@ fn one(
         return fail("spec.providerRef.name", "ProviderNotFound", Severity::Unresolved, message);
     };
     let mut warnings = Vec::new();
+    if let Some(url) = spec.proxy_url.as_deref().filter(|u| !u.starts_with("http://")) {
+        let scheme = url.split("://").next().unwrap_or_default();
+        let message = format!(
+            "`proxyURL` must start with http:// (the gateway speaks plain HTTP to its proxy, and TLS to the vendor through it), not {scheme}://"
+        );
+        return fail("spec.proxyURL", "InvalidSpec", Severity::Error, message);
+    }
     let credential = credential(name, spec, index, options, provider, &mut warnings)?;
     let settings = &snapshot.settings;
     let cooldown = cooldown(*settings.connection_cooldown.get(provider.traits.auth_class), spec.connection_cooldown.as_ref());
@@ -94,7 +101,11 @@ fn one(
             rate_limits: rate_limits(spec, snapshot),
             rate_limit_protection: protection,
             disable_cooling: spec.disable_cooling,
-            egress_group: spec.egress_group.clone().or_else(|| spec.proxy_url.clone()),
+            // The URL may carry a password, and groups are shown.
+            egress_group: spec
+                .egress_group
+                .clone()
+                .or_else(|| spec.proxy_url.as_ref().map(|url| fingerprint(&options.fingerprint_key, &[url.as_bytes()]))),
             proxy_url: spec.proxy_url.as_deref().map(Secret::new),
             models_allow: spec.models.as_ref().map(|m| m.allow.clone()).unwrap_or_default(),
             models_deny: spec.models.as_ref().map(|m| m.deny.clone()).unwrap_or_default(),

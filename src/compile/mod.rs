@@ -175,7 +175,8 @@ fn commands(index: &Index<'_>, options: &Options) -> Vec<Command> {
             let Some(value) = annotations.get(annotation).filter(|v| !v.is_empty()) else { continue };
             let value: String = value.chars().take(256).collect();
             let before = options.accepted.iter().find(|c| c.kind == kind && c.name == *name && c.command == verb && c.value == value);
-            let accepted_time = before.map_or(options.now, |c| c.accepted_time);
+            // Whole seconds, as the snapshot says them: rounded up, the time would lie after a cooldown of the same second.
+            let accepted_time = before.map_or(EpochMs(options.now.0.div_euclid(1_000) * 1_000), |c| c.accepted_time);
             commands.push(Command { kind, name: name.clone(), command: verb, value, accepted_time });
         }
     }

@@ -57,6 +57,19 @@ fn one(
         );
         return None;
     };
+    let addresses = std::iter::once(base_url).chain(spec.endpoints.iter().filter_map(|e| e.base_url.as_deref()));
+    if addresses
+        .into_iter()
+        .any(|url| url.parse::<http::Uri>().ok().and_then(|u| u.authority().map(|a| a.as_str().contains('@'))).unwrap_or(true))
+    {
+        problem(
+            "spec.baseURL",
+            "InvalidSpec",
+            Severity::Error,
+            "`baseURL` must be a URL without user or password: put the credential into a Secret and name it in a Connection".to_owned(),
+        );
+        return None;
+    }
     let dialects: Vec<snapshot::Dialect> = if spec.dialects.is_empty() {
         known.map(|k| k.dialects.clone()).unwrap_or_default()
     } else {
@@ -87,9 +100,9 @@ fn one(
                 return None;
             }
             Some(map) => match map.data.as_ref().and_then(|d| d.get(&reference.key)) {
-                Some(pem) if pem.contains("-----BEGIN CERTIFICATE-----") => Some(pem.clone()),
+                Some(pem) if trusted(pem) => Some(pem.clone()),
                 found => {
-                    let what = if found.is_some() { "holds no PEM certificate" } else { "is missing" };
+                    let what = if found.is_some() { "holds no usable PEM certificate" } else { "is missing" };
                     problem(
                         "spec.tls.caBundle.configMapRef.key",
                         "InvalidSpec",
@@ -168,6 +181,14 @@ fn one(
         window_gate: *snapshot.settings.provider_window.get(class),
         max_concurrent: unsigned(spec.max_concurrent),
     })
+}
+
+/// Whether TLS would take this bundle: at least one certificate, and no broken one.
+fn trusted(pem: &str) -> bool {
+    use rustls::pki_types::pem::PemObject as _;
+    let mut roots = rustls::RootCertStore::empty();
+    rustls::pki_types::CertificateDer::pem_slice_iter(pem.as_bytes()).all(|der| der.is_ok_and(|der| roots.add(der).is_ok()))
+        && !roots.is_empty()
 }
 
 fn trim(url: &str) -> String {

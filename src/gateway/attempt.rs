@@ -21,12 +21,12 @@ use super::pipeline::{Context, Elsewhere, Shared};
 use super::queue::Pass;
 use super::relay::{self, Opened, StreamEnd, StreamFailure, StreamOutcome, StreamPolicy};
 use super::upstream::{Call, Collected, SendError, UpstreamBody, collect, decode, headers};
-use crate::classify::{self, Attempt, Failover, Scope, TransportError, Verdict};
+use crate::classify::{self, Attempt, Failover, Reason, Scope, TransportError, Verdict};
 use crate::protocol::quality::{Expectations, QualityFailure, ValidateResponse, check_answer};
 use crate::protocol::scan::splice_model;
 use crate::resilience::Permit;
 use crate::routing::leases::LeaseError;
-use crate::routing::{Dispatch, Exclusion, ExclusionReason, Failure};
+use crate::routing::{Dispatch, Exclusion, ExclusionReason, Failure, redact};
 use crate::snapshot::Provider;
 
 /// Longest error body that is read and passed on.
@@ -136,7 +136,8 @@ pub(super) async fn run(context: &Context, dispatch: &Dispatch, reserved: Option
     };
     let begun = Instant::now();
     let running = Running { context, account, provider, dispatch, begun };
-    let limit = Duration::from_millis(dispatch.deadline.since(clock::now()));
+    let total = Some(provider.timeouts.total_ms).filter(|ms| *ms > 0).map_or(Duration::MAX, Duration::from_millis);
+    let limit = Duration::from_millis(dispatch.deadline.since(clock::now())).min(total);
     let execution = account.limits.execution().filter(|execution| *execution < limit);
     let mut unsettled = Unsettled { account, metrics: context.shared.gateway().metrics(), armed: true };
     let timed = tokio::time::timeout(execution.unwrap_or(limit), running.exchange(permit, elsewhere)).await;
@@ -337,6 +338,8 @@ impl Running<'_> {
                 let mut response = Response::new(Body::stream(body.map_err(BoxError::from)));
                 *response.status_mut() = parts.status;
                 *response.headers_mut() = headers::down(&parts.headers);
+                // The relay reads streams, so it has decoded this one.
+                response.headers_mut().remove(CONTENT_ENCODING);
                 Outcome::Served { response, origin: Origin::Provider, latency_ms: millis(self.begun.elapsed()), holds: Holds::default() }
             }
             Opened::Failed(failure) => match recorder.take() {
@@ -378,7 +381,7 @@ impl Running<'_> {
         let verdict = record_failure(&self.context.shared, self.account, self.provider, permit, &self.dispatch.model, &evidence);
         tracing::info!(
             connection = %self.dispatch.connection.name, target = %self.dispatch.label, status = evidence.status,
-            reason = verdict.reason.snake(), decided_by = %verdict.decided_by, "attempt failed: {message}"
+            reason = verdict.reason.snake(), decided_by = %verdict.decided_by, "attempt failed: {}", shown(&verdict, &message)
         );
         // A restated answer is what the rest of the request, and the client, goes on with.
         let error_inside = (200..300).contains(&evidence.status) && !quality;
@@ -479,10 +482,15 @@ impl Recorder {
                 let evidence =
                     Evidence { status: 200, transport: Some(TransportError::StreamInterrupted), body: &why.frame, ..Evidence::default() };
                 let verdict = record_failure(&self.shared, account, provider, permit, &self.model, &evidence);
-                tracing::info!(connection = %account.cell.name(), reason = verdict.reason.snake(), "stream broke: {}", why.message);
+                tracing::info!(connection = %account.cell.name(), reason = verdict.reason.snake(), "stream broke: {}", shown(&verdict, &why.message));
             }
         }
     }
+}
+
+/// What a log may say of an upstream's message: vendors repeat the key in answers about keys, so of those only the reason is kept.
+fn shown(verdict: &Verdict, message: &str) -> String {
+    if verdict.reason == Reason::AuthError { verdict.reason.pascal().to_owned() } else { redact(message) }
 }
 
 /// The message of an error body, for summaries and logs: the field that holds one, else the start of the text.

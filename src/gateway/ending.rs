@@ -40,6 +40,8 @@ pub(super) fn answered(answer: &Answer, kept: Option<Kept>, decision: Option<Str
             headers.insert(ORIGIN, HeaderValue::from_static(origin.as_str()));
             if let Some(seconds) = answer.retry_after_seconds {
                 headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+                // SDKs prefer this one, and it says what the vendor knows, not when somebody here can serve.
+                headers.remove("retry-after-ms");
             }
             if answer.no_retry || waits_long(headers, now) {
                 headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));

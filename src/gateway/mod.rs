@@ -201,6 +201,14 @@ impl Gateway {
         Ok(())
     }
 
+    /// The newest configuration is the running one again: what was refused in between is history.
+    pub fn settle(&self) {
+        if self.refused.swap(None).is_some() {
+            self.config_version.fetch_add(1, Ordering::Release);
+            self.notify();
+        }
+    }
+
     /// Remembers that a newer configuration could not be used; the last good one stays.
     pub fn refuse(&self, why: String) {
         tracing::error!(reason = %why, "the new configuration is refused; the last good one stays");
@@ -216,9 +224,13 @@ impl Gateway {
     /// # Errors
     /// The store cannot be read, or holds something else.
     pub fn prepare_restore(&self, delivered: Option<&Checkpoint>) -> Result<(), RestoreError> {
-        let stored = match self.store.load(Document::Ledger)? {
-            Some(bytes) => Some(Checkpoint::from_json(&bytes).map_err(|error| RestoreError::Content(error.to_string()))?),
-            None => None,
+        // What the store lost must not take with it what the cluster delivered.
+        let stored = self.store.load(Document::Ledger).map_err(RestoreError::from).and_then(|bytes| {
+            bytes.map(|b| Checkpoint::from_json(&b).map_err(|error| RestoreError::Content(error.to_string()))).transpose()
+        });
+        let (stored, unreadable) = match stored {
+            Ok(stored) => (stored, None),
+            Err(error) => (None, Some(error)),
         };
         let merged = match (stored, delivered) {
             (Some(stored), Some(delivered)) => Some(stored.merge(delivered)),
@@ -231,7 +243,7 @@ impl Gateway {
         if let Some(bytes) = self.store.load(Document::Leases)? {
             self.leases.restore(&bytes, clock::now()).map_err(|error| RestoreError::Content(error.to_string()))?;
         }
-        Ok(())
+        unreadable.map_or(Ok(()), Err)
     }
 
     /// What the compiler of `run` must remember; made up at the first start.
