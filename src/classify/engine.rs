@@ -151,7 +151,7 @@ impl Context<'_> {
     fn verdict(&self, id: &str, outcome: Outcome, timer: Timer, shadow_rules: Vec<Arc<str>>) -> Verdict {
         let seen = self.sight.seen;
         let is_transport = self.attempt.transport.is_some();
-        let error_type = if is_transport { None } else { error_type(self.status, &self.sight) };
+        let error_type = if is_transport { None } else { error_type(self.status, outcome.reason, &self.sight) };
         let declared = id.starts_with("rule.") || id.starts_with("catalog.");
         let terminal = if !declared && !is_transport { self.terminal(error_type, &outcome) } else { None };
         let quota_reset = outcome.reason == Reason::QuotaExhausted && (timer.daily || timer.source.is_some_and(WaitSource::stated));

@@ -1,23 +1,27 @@
 //! The fine type of an error (6.7): the second opinion that terminal resolution and logs use. First match wins.
 
+use super::Reason;
 use super::context::Sight;
 use super::evidence::Evidence::*;
 use super::evidence::Seen;
 
 /// Credit evidence.
-const MONEY: Seen = Seen::of(&[Credits, CreditsWeak, Balance]);
+const MONEY: Seen = Seen::of(&[Credits, Balance]);
 /// Evidence of a subscription's limit.
 const SUBSCRIPTION: Seen = Seen::of(&[Subscription, Weekly, Session]);
 /// Evidence of a daily quota.
 const DAILY: Seen = Seen::of(&[Daily, Tomorrow, TpdLimit]);
 
-/// The type, named as in the specification.
-pub(super) fn error_type(status: u16, ctx: &Sight<'_>) -> Option<&'static str> {
+/// The type, named as in the specification. `reason` is that of the verdict: the wording that Google also uses for short limits says
+/// nothing about money where the verdict is a rate limit.
+pub(super) fn error_type(status: u16, reason: Reason, ctx: &Sight<'_>) -> Option<&'static str> {
     let seen = ctx.seen;
+    let money = seen.any(MONEY) || (seen.has(CreditsWeak) && reason != Reason::RateLimitExceeded);
     let oauth = ctx.oauth_or_unknown;
     let subscription = seen.any(SUBSCRIPTION) || (seen.has(SubscriptionClaude) && ctx.is(&["claude", "claude-code", "cc"]));
     match status {
-        400..=403 | 429 if seen.any(MONEY) || subscription => return Some("quota_exhausted"),
+        400..=403 | 429 if money || subscription => return Some("quota_exhausted"),
+        500.. if money => return Some("quota_exhausted"),
         429 if oauth && seen.any(DAILY) => return Some("quota_exhausted"),
         429 => return Some("rate_limited"),
         404 if seen.has(RequestResource) && seen.has(NotFoundText) => return None,
@@ -35,7 +39,7 @@ pub(super) fn error_type(status: u16, ctx: &Sight<'_>) -> Option<&'static str> {
         500.. => Some("server_error"),
         422 if seen.has(GcpProject) => Some("gcp_project_required"),
         400 | 422 if seen.any(Seen::of(&[ModelNotFoundCode])) => Some("model_not_found"),
-        400 | 413 | 422 if seen.has(ContextOverflow) => Some("context_overflow"),
+        400 | 413 | 422 if seen.has(ContextOverflow) || (seen.has(TokenLimit) && !seen.has(Parameter)) => Some("context_overflow"),
         400 | 422 if seen.has(ModelAccess) && !seen.has(KeyProblem) => Some("model_not_found"),
         _ => None,
     }

@@ -80,6 +80,8 @@ pub enum Evidence {
     Overload,
     /// 7.5 context overflow.
     ContextOverflow,
+    /// 7.5 context overflow, the broad wordings.
+    TokenLimit,
     /// 7.5 model access.
     ModelAccess,
     /// 7.5 model access, the rows on permissions.

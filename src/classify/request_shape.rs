@@ -23,11 +23,11 @@ pub static REQUEST_SHAPE: &[Row] = &[
         .unless(Seen::of(&[TokenOfText, Parameter])),
     row("request.geo-blocked", "6.7 row 10", SHAPE, Seen::of(&[Geo]), rest(AuthError, Backoff)).only(&[Only::GoogleCloud]),
     row("request.gcp-project", "6.7 row 19", SHAPE, Seen::of(&[GcpProject]), rest(AuthError, Backoff)),
-    row("request.context-overflow", "7.5 context overflow", Of(&[400, 413, 422]), Seen::of(&[ContextOverflow]), OTHER_MODEL),
+    row("request.parameter", "7.5 parameter", SHAPE, Seen::of(&[Parameter]), OTHER_MODEL),
+    row("request.context-overflow", "7.5 context overflow", Of(&[400, 413, 422]), Seen::of(&[ContextOverflow, TokenLimit]), OTHER_MODEL),
     row("request.model-access", "7.5 model access", SHAPE, Seen::of(&[ModelAccess, ModelPermission]), OTHER_MODEL),
     row("request.function-name", "7.5 malformed", SHAPE, Seen::of(&[FunctionName, ImproperlyFormed]), OTHER_MODEL),
     row("request.malformed", "7.5 malformed", SHAPE, Seen::of(&[Malformed]), rest(Unknown, NoRest).stop()),
-    row("request.parameter", "7.5 parameter", SHAPE, Seen::of(&[Parameter]), OTHER_MODEL),
     row("request.nim-degraded", "7.5 NIM degraded", SHAPE, Seen::of(&[NimDegraded]), OTHER_MODEL),
     row("request.rate-words", "7.5, 400 row 5", SHAPE, Seen::of(&[RateWords, RateLimit]), rest(RateLimitExceeded, Backoff)),
 ];

@@ -101,7 +101,8 @@ fn unified(headers: &[(&str, &str)], clock: Clock) -> Option<u64> {
     let window = || match find("representative-claim") {
         Some("five_hour") => find("5h-reset"),
         Some("seven_day") => find("7d-reset"),
-        _ => None,
+        // One window alone can only mean itself.
+        _ => find("5h-reset").xor(find("7d-reset")),
     };
     find("reset").or_else(window).and_then(|v| instant::reset_value(v, clock))
 }
@@ -170,5 +171,6 @@ mod tests {
         ];
         assert_eq!(wait(&rejected, 429), Some(3_600_000));
         assert_eq!(wait(&[("anthropic-ratelimit-unified-status", "allowed"), rejected[1]], 429), None);
+        assert_eq!(wait(&[("anthropic-ratelimit-unified-5h-reset", "1700003600")], 429), Some(3_600_000));
     }
 }
