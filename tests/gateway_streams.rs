@@ -317,12 +317,17 @@ async fn reasoning_is_progress_and_commits() {
     assert_eq!(pair.two.requests().len(), 0);
 }
 
+/// A provider that ignores `stream: true` is made to stream; what is no answer fails over.
 #[tokio::test]
-async fn a_stream_that_was_asked_for_and_comes_as_json_fails_over() {
-    let answer = Answer::default()
-        .body(json!({"id": "x", "choices": [{"message": {"content": "from one"}}]}))
-        .header("content-type", "application/json");
-    let pair = Pair::new(answer).await;
-    let got = pair.stream(CHAT).await;
-    assert!(got.text().contains("two"), "{}", got.text());
+async fn a_whole_answer_in_place_of_a_stream_becomes_one() {
+    let good =
+        json!({"id": "x", "choices": [{"index": 0, "message": {"role": "assistant", "content": "from one"}, "finish_reason": "stop"}]});
+    let got = Pair::new(Answer::default().body(good)).await.stream(CHAT).await;
+    assert_eq!(got.header("content-type"), Some("text/event-stream; charset=utf-8"));
+    let text = got.text();
+    assert!(text.contains("\"delta\":{\"content\":\"from one\"") && text.ends_with("data: [DONE]\n\n"), "{text}");
+    for bad in [json!({"id": "x"}), json!({"choices": [{"message": {"content": ""}, "finish_reason": "stop"}]})] {
+        let got = Pair::new(Answer::default().body(bad)).await.stream(CHAT).await;
+        assert!(got.text().contains("two"), "{}", got.text());
+    }
 }

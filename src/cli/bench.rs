@@ -61,6 +61,9 @@ pub enum BenchError {
         /// The reason.
         why: String,
     },
+    /// Somebody asked it to.
+    #[error("stopped before the end")]
+    Stopped,
     /// The system does not tell.
     #[error("reading {what}: {why}")]
     System {
@@ -98,6 +101,26 @@ fn measure(args: &Args) -> Result<(), BenchError> {
         rounds: args.rounds.clamp(1, 100),
         idle_streams: args.idle_streams.min(subject::open_files()?.saturating_sub(200) / 2),
     };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| BenchError::Start { what: "the load".to_owned(), why: e.to_string() })?;
+    let figures = runtime.block_on(async {
+        tokio::select! {
+            figures = compare(&plan) => figures,
+            // The parts end with us.
+            () = super::run::stop_signal() => Err(BenchError::Stopped),
+        }
+    })?;
+    match args.output {
+        Output::Text => print!("{}", report::table(&figures)),
+        Output::Json => println!("{}", report::json(&figures)),
+    }
+    Ok(())
+}
+
+/// Starts everything and measures it.
+async fn compare(plan: &load::Plan) -> Result<Vec<load::Figures>, BenchError> {
     let upstream = subject::Child::start("the upstream", &["bench", "--part", "upstream"])?;
     let mut subjects = vec![subject::bare(upstream.address)?];
     match subject::nginx(upstream.address)? {
@@ -105,14 +128,5 @@ fn measure(args: &Args) -> Result<(), BenchError> {
         None => eprintln!("omniroute bench: nginx is not installed, so the figures stand beside the bare hyper proxy only"),
     }
     subjects.push(subject::gateway(upstream.address)?);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(|e| BenchError::Start { what: "the load".to_owned(), why: e.to_string() })?;
-    let figures = runtime.block_on(load::run(&plan, &mut subjects))?;
-    match args.output {
-        Output::Text => print!("{}", report::table(&figures)),
-        Output::Json => println!("{}", report::json(&figures)),
-    }
-    Ok(())
+    load::run(plan, &subjects).await
 }

@@ -61,7 +61,7 @@ pub fn run(args: Args) -> ExitCode {
         match FakeUpstream::start(&args.listen, script).await {
             Ok(fake) => {
                 println!("fake upstream: base URL {}, control http://{}/_control/", fake.base_url(), fake.addr());
-                stopped().await;
+                super::run::stop_signal().await;
                 ExitCode::SUCCESS
             }
             Err(error) => {
@@ -75,16 +75,4 @@ pub fn run(args: Args) -> ExitCode {
 fn read(path: &std::path::Path) -> Result<Script, String> {
     let text = std::fs::read_to_string(path).map_err(|e| format!("reading {}: {e}", path.display()))?;
     Script::parse(&text).map_err(|e| format!("{}: {e}", path.display()))
-}
-
-/// Waits for SIGINT or SIGTERM.
-async fn stopped() {
-    let mut terminate = match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
-        Ok(signal) => signal,
-        Err(_) => return std::future::pending().await,
-    };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        _ = terminate.recv() => {}
-    }
 }

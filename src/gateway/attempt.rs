@@ -335,11 +335,10 @@ impl Running<'_> {
         let opened = relay::open_stream(body, &parts.headers, policy, Box::new(move |outcome| at_end.record(&outcome)));
         match elsewhere.during(opened).await {
             Opened::Committed(body) => {
+                let shown = body.headers(&parts.headers);
                 let mut response = Response::new(Body::stream(body.map_err(BoxError::from)));
                 *response.status_mut() = parts.status;
-                *response.headers_mut() = headers::down(&parts.headers);
-                // The relay reads streams, so it has decoded this one.
-                response.headers_mut().remove(CONTENT_ENCODING);
+                *response.headers_mut() = shown;
                 Outcome::Served { response, origin: Origin::Provider, latency_ms: millis(self.begun.elapsed()), holds: Holds::default() }
             }
             Opened::Failed(failure) => match recorder.take() {

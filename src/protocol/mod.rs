@@ -6,6 +6,7 @@ pub mod errors;
 pub mod json;
 pub mod progress;
 pub mod quality;
+pub mod restream;
 pub mod scan;
 pub mod sse;
 

@@ -55,9 +55,9 @@ struct Samples {
     streams: Vec<f64>,
 }
 
-pub(super) async fn run(plan: &Plan, subjects: &mut [Subject]) -> Result<Vec<Figures>, BenchError> {
+pub(super) async fn run(plan: &Plan, subjects: &[Subject]) -> Result<Vec<Figures>, BenchError> {
     let mut samples: Vec<Samples> = subjects.iter().map(|_| Samples::default()).collect();
-    for subject in &*subjects {
+    for subject in subjects {
         slice(subject, 32, false, plan.slice / 4).await?;
     }
     for _ in 0..plan.rounds {

@@ -85,15 +85,18 @@ async fn forward(request: Request<Incoming>, pool: Pool, upstream: SocketAddr) -
     outgoing.headers_mut().insert(HOST, HeaderValue::from_static("upstream"));
     outgoing.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let lock = || pool.lock().unwrap_or_else(PoisonError::into_inner);
-    let idle = lock().pop();
+    let idle = {
+        let mut pool = lock();
+        // Those whose answer is still being read are not ready.
+        pool.iter().rposition(SendRequest::is_ready).map(|at| pool.swap_remove(at))
+    };
     let mut sender = match idle {
         Some(sender) => sender,
         None => connect(upstream).await?,
     };
     sender.ready().await?;
     let response = sender.send_request(outgoing).await?;
-    // It takes the next request once this answer is read.
-    lock().insert(0, sender);
+    lock().push(sender);
     Ok(response.map(Either::Left))
 }
 

@@ -13,6 +13,7 @@ use super::BenchError;
 pub(super) const CLIENT_KEY: &str = "bench-client-key";
 /// What a part prints before its address.
 const AT: &str = "listening on ";
+const NGINX_CONFIG: &str = "nginx.conf";
 /// Clock ticks per second of /proc: fixed at 100 for user space on Linux.
 const TICKS: f64 = 100.0;
 
@@ -30,8 +31,16 @@ pub(super) struct Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.process.kill();
+        // Each of them may have ended by itself. Only the master of nginx can end its workers.
+        let config = self.folder.as_ref().map(|f| f.join(NGINX_CONFIG)).filter(|f| f.is_file());
+        let stopped = config.is_some_and(|file| {
+            let mut stop = Command::new("nginx");
+            stop.args(["-s", "stop", "-c"]).arg(file).stdout(Stdio::null()).stderr(Stdio::null());
+            stop.status().is_ok_and(|s| s.success())
+        });
+        if !stopped {
+            let _ = self.process.kill();
+        }
         let _ = self.process.wait();
         if let Some(folder) = &self.folder {
             let _ = fs::remove_dir_all(folder);
@@ -122,7 +131,7 @@ pub(super) fn nginx(upstream: SocketAddr) -> Result<Option<Subject>, BenchError>
          upstream u {{ server {upstream}; keepalive 256; keepalive_requests 1000000000; }}\n\
          server {{ listen {free} reuseport; location / {{ proxy_pass http://u; proxy_http_version 1.1; proxy_set_header Connection \"\"; proxy_buffering off; proxy_read_timeout 600s; }} }} }}\n"
     );
-    let file = folder.join("nginx.conf");
+    let file = folder.join(NGINX_CONFIG);
     fs::write(&file, config).map_err(|e| failed("nginx", e))?;
     let began = Instant::now();
     let mut command = Command::new("nginx");

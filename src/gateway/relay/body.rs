@@ -7,6 +7,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue};
 use http_body::{Body, Frame};
 use tokio::time::Instant;
 
@@ -14,7 +16,7 @@ use super::closing::close_open_event;
 use super::source::{Source, Step};
 use super::watchdog::{Expired, Watchdog};
 use super::{Interruption, OnEnd, StreamEnd, StreamOutcome, StreamPolicy};
-use crate::gateway::upstream::{BodyError, UpstreamBody};
+use crate::gateway::upstream::{BodyError, UpstreamBody, headers};
 use crate::protocol::errors::{ErrorBody, StreamPosition};
 use crate::protocol::quality::check_stream_end;
 
@@ -59,6 +61,17 @@ impl<B> StreamBody<B> {
             on_end: Some(on_end),
             complete: false,
         }
+    }
+
+    /// The headers of the client's answer: those of the provider that may be seen, made true where frames were decoded or made here.
+    #[must_use]
+    pub fn headers(&self, provider: &HeaderMap) -> HeaderMap {
+        let mut shown = headers::down(provider);
+        if self.source.as_ref().is_some_and(Source::is_rewritten) {
+            shown.remove(CONTENT_ENCODING);
+            shown.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
+        }
+        shown
     }
 }
 

@@ -24,13 +24,19 @@ use crate::classify::TransportError;
 use crate::protocol::Dialect;
 use crate::protocol::progress::StreamFacts;
 use crate::protocol::quality::{QualityFailure, check_stream_end};
+use crate::protocol::restream::as_stream;
 use crate::protocol::scan::{Effort, RequestHead};
 use crate::snapshot::{ThroughputWatchdog, Timeouts};
 
 /// Most bytes that are held before the commit; beyond it the answer counts as committed.
 const MAX_HELD: usize = 64 * 1024;
+/// Longest JSON body that is turned into a stream.
+const MAX_JSON: usize = 8 * 1024 * 1024;
 /// Readiness without any reason to wait longer, and its bound (routing spec 10.1).
 const READINESS: (Duration, Duration) = (Duration::from_secs(80), Duration::from_secs(180));
+
+/// A deadline that is switched off.
+const FOREVER: Duration = Duration::from_secs(365 * 86_400);
 
 /// How long a stream may take until its first content: grows with the size of the request.
 #[must_use]
@@ -78,7 +84,11 @@ impl StreamPolicy {
     #[must_use]
     pub fn new(dialect: Dialect, started: Instant, timeouts: &Timeouts, head: &RequestHead) -> Self {
         let ms = Duration::from_millis;
-        let readiness = timeouts.response_start_ms.map_or_else(|| readiness_budget(head), ms);
+        let readiness = match timeouts.response_start_ms {
+            None => readiness_budget(head),
+            Some(0) => FOREVER,
+            Some(given) => ms(given).min(FOREVER),
+        };
         Self {
             dialect,
             started,
@@ -182,12 +192,19 @@ where
             Ok(step) => step,
             Err(error) => return failed(Some(TransportError::StreamInterrupted), "STREAM_EARLY_EOF", error.message),
         };
-        if is_json {
-            match json_answer(step, &mut held, &mut held_bytes) {
-                Some(result) => return result,
-                None => continue,
+        let step = if is_json {
+            held_bytes += step.bytes.len();
+            if !step.eof && held_bytes <= MAX_JSON {
+                held.push_back(step.bytes);
+                continue;
             }
-        }
+            match converted(&mut source, &mut held, policy.dialect) {
+                Ok(step) => step,
+                Err(failure) => return Opened::Failed(failure),
+            }
+        } else {
+            step
+        };
         match decide(&step, source.facts(), policy.empty_stop_is_valid, held_bytes) {
             Decision::Fail(failure) => return Opened::Failed(failure),
             Decision::Hold => {
@@ -240,19 +257,19 @@ fn decide(step: &Step, facts: &StreamFacts, empty_stop_is_valid: bool, held_byte
     if held_bytes + step.bytes.len() > MAX_HELD { Decision::Commit } else { Decision::Hold }
 }
 
-/// A JSON body in place of a stream: an error, or an answer that ignores `stream: true`.
-fn json_answer<B>(step: Step, held: &mut VecDeque<Bytes>, held_bytes: &mut usize) -> Option<Opened<B>> {
-    *held_bytes += step.bytes.len();
-    held.push_back(step.bytes);
-    if !step.eof && *held_bytes <= MAX_HELD {
-        return None;
+/// A JSON body in place of a stream: an error, or the whole answer of a provider that ignores `stream: true`, turned into its stream.
+fn converted<B>(source: &mut Source<B>, held: &mut VecDeque<Bytes>, dialect: Dialect) -> Result<Step, StreamFailure> {
+    let body: Vec<u8> = held.drain(..).flatten().collect();
+    let is_error = serde_json::from_slice::<serde_json::Value>(&body).is_ok_and(|v| v.get("error").is_some_and(|e| !e.is_null()));
+    if is_error {
+        let message = "the provider answered with an error inside a success status".to_owned();
+        return Err(StreamFailure { transport: None, code: "upstream_error", body: body.into(), message });
     }
-    let body = Bytes::from(held.iter().flat_map(|b| b.iter().copied()).collect::<Vec<u8>>());
-    let error = serde_json::from_slice::<serde_json::Value>(&body).is_ok_and(|v| v.get("error").is_some_and(|e| !e.is_null()));
-    let message = "the provider answered a streamed request with a JSON body".to_owned();
-    let transport = if error { None } else { Some(TransportError::Quality) };
-    let code = if error { "upstream_error" } else { "upstream_bad_response" };
-    Some(Opened::Failed(StreamFailure { transport, code, body: if error { body } else { Bytes::new() }, message }))
+    let Some(frames) = as_stream(dialect, &body) else {
+        let message = format!("the provider answered a streamed request with a JSON body that is no {} answer", dialect.name());
+        return Err(StreamFailure { transport: Some(TransportError::Quality), code: "upstream_bad_response", body: Bytes::new(), message });
+    };
+    Ok(Step { eof: true, ..source.convert(frames.into(), dialect) })
 }
 
 fn failed<B>(transport: Option<TransportError>, code: &'static str, message: impl Into<String>) -> Opened<B> {

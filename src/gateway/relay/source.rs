@@ -56,12 +56,33 @@ pub(super) struct Source<B> {
     inflate: Option<Inflate>,
     decoder: Decoder,
     classifier: Classifier,
+    converted: bool,
 }
 
 impl<B> Source<B> {
     /// What was seen so far.
     pub const fn facts(&self) -> &StreamFacts {
         self.classifier.facts()
+    }
+
+    /// Whether frames came compressed, or were made from a body of another kind.
+    pub const fn is_rewritten(&self) -> bool {
+        self.inflate.is_some() || self.converted
+    }
+
+    /// Starts again with the frames that were made from a whole answer.
+    pub fn convert(&mut self, frames: Bytes, dialect: Dialect) -> Step {
+        (self.decoder, self.classifier, self.converted) = (Decoder::new(), Classifier::new(dialect), true);
+        self.absorb(frames)
+    }
+
+    fn absorb(&mut self, mut bytes: Bytes) -> Step {
+        let mut step = Step::default();
+        let classifier = &mut self.classifier;
+        let read = self.decoder.push(&bytes, |event| classify(classifier, &mut step, event));
+        bytes.truncate(read);
+        step.bytes = bytes;
+        step
     }
 
     /// The framing, to end the stream cleanly.
@@ -79,7 +100,7 @@ where
     pub fn new(body: B, headers: &HeaderMap, dialect: Dialect) -> Result<Self, String> {
         let encoding = headers.get(CONTENT_ENCODING).and_then(|v| v.to_str().ok()).unwrap_or("identity");
         let inflate = Inflate::for_encoding(encoding)?;
-        Ok(Self { body, inflate, decoder: Decoder::new(), classifier: Classifier::new(dialect) })
+        Ok(Self { body, inflate, decoder: Decoder::new(), classifier: Classifier::new(dialect), converted: false })
     }
 
     pub async fn next(&mut self) -> Result<Step, BodyError> {
@@ -99,15 +120,6 @@ where
                 return Poll::Ready(Ok(self.absorb(bytes)));
             }
         }
-    }
-
-    fn absorb(&mut self, mut bytes: Bytes) -> Step {
-        let mut step = Step::default();
-        let classifier = &mut self.classifier;
-        let read = self.decoder.push(&bytes, |event| classify(classifier, &mut step, event));
-        bytes.truncate(read);
-        step.bytes = bytes;
-        step
     }
 
     fn finish(&mut self) -> Step {
