@@ -136,11 +136,11 @@ impl Cluster {
         self.own.as_ref().ok_or_else(|| "needs the throw-away cluster of e2e/cluster".to_owned())
     }
 
-    /// Stops a component of the throw-away cluster.
+    /// Stops a component of the throw-away cluster, as if its machine had died. (Asked politely, an API server waits a minute for its watches to end.)
     pub fn stop_component(&self, name: &str) -> Outcome {
         let pid_file = self.own()?.join(format!("run/{name}.pid"));
         let pid = std::fs::read_to_string(&pid_file).map_err(|error| format!("{}: {error}", pid_file.display()))?;
-        run(shell(&format!("kill {pid} && tail --pid={pid} -f /dev/null", pid = pid.trim())), "").map(drop)
+        run(shell(&format!("kill -KILL {pid} && tail --pid={pid} -f /dev/null", pid = pid.trim())), "").map(drop)
     }
 
     /// Starts it again.

@@ -6,10 +6,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
+use super::super::client::Client;
 use super::super::cluster::{Outcome, until};
+use super::super::health::condition_status;
 use super::super::process::{Process, await_process};
-use super::super::world::{CLIENT_KEY, PODS, SOON, SYSTEM, TEAM, World};
+use super::super::world::{CLIENT_KEY, PODS, SOON, SYSTEM, TEAM, World, quickstart};
 use super::ensure;
+use super::repair::OTHER;
 
 /// How long the API server is away: a minute, five with `SOAK=1`.
 fn duration() -> Duration {
@@ -36,7 +39,12 @@ fn pod_name(world: &World, namespace: &str, application: &str) -> Outcome<String
 }
 
 pub fn api_server_away(world: &World) -> Outcome {
-    let gateway_pod = pod_name(world, TEAM, "omniroute-gateway")?;
+    // Two gateways: one keeps serving, the other one's container and sandbox die meanwhile.
+    world.namespace(OTHER)?;
+    world.cluster.apply(OTHER, &quickstart(OTHER)?)?;
+    world.cluster.wait_for(OTHER, &["combo/assistant"], "condition=Ready", PODS)?;
+    let victim_pod = pod_name(world, OTHER, "omniroute-gateway")?;
+    let victim = await_process("gateway", &victim_pod, None, SOON)?;
     let operator_pod = pod_name(world, SYSTEM, "omniroute-operator")?;
     let operator = await_process("operator", &operator_pod, None, SOON)?;
     let (mut client, _way) = world.client()?;
@@ -44,43 +52,44 @@ pub fn api_server_away(world: &World) -> Outcome {
     client.more(20)?;
 
     world.cluster.stop_component("kube-apiserver")?;
-    let away = Instant::now();
-    let meanwhile = while_away(&mut client, &gateway_pod, away);
+    let meanwhile = while_away(&mut client, &victim_pod, victim);
     world.cluster.start_component("kube-apiserver")?;
     world.cluster.await_api_server()?;
     meanwhile?;
 
     ensure(Process::of_pod("operator", &operator_pod) == Some(operator), || "the operator was restarted".to_owned())?;
-    world.await_deployment(TEAM, "omniroute-gateway")?;
-    // It catches up: a change made now takes effect.
+    // It catches up: a change made now takes effect, and what happened meanwhile is seen.
     world.cluster.patch(TEAM, "combo/assistant", &json!({"spec": {"description": "after the outage"}}))?;
-    world
-        .cluster
-        .await_object(TEAM, "combo", "assistant", PODS, |combo| combo["status"]["observedGeneration"] == combo["metadata"]["generation"])?;
-    world.cluster.wait_for(TEAM, &["connections", "--all"], "condition=Available", PODS)?;
-    let (mut client, _way) = world.client()?;
+    world.cluster.await_object(TEAM, "combo", "assistant", CAUGHT_UP, |combo| {
+        combo["status"]["observedGeneration"] == combo["metadata"]["generation"] && condition_status(combo, "Ready") == "True"
+    })?;
+    for namespace in [TEAM, OTHER] {
+        world.cluster.await_object(namespace, "resiliencesettings", "default", CAUGHT_UP, |settings| {
+            settings["status"]["gateway"]["ready"] == json!(1) && condition_status(settings, "Available") == "True"
+        })?;
+        world.cluster.wait_for(namespace, &["connections", "--all"], "condition=Available", CAUGHT_UP)?;
+    }
     client.served_by(CLIENT_KEY, "assistant").map(drop)
 }
 
-/// Traffic flows for most of the outage; then the gateway's container and its sandbox die, and a new one serves from the mounted copies.
-fn while_away(client: &mut super::super::client::Client, gateway_pod: &str, away: Instant) -> Outcome {
-    let quiet = duration().mul_f64(0.6);
-    while away.elapsed() < quiet {
+/// The time until everything is seen again: watches come back with growing pauses, of at most half a minute each.
+const CAUGHT_UP: Duration = Duration::from_secs(120);
+
+/// Traffic flows all the time, and a gateway that dies comes back from the mounted copies.
+fn while_away(client: &mut Client, pod: &str, victim: Process) -> Outcome {
+    let away = Instant::now();
+    let sandbox = victim.sandbox().ok_or("the gateway has no sandbox")?;
+    victim.signal("KILL")?;
+    sandbox.signal("KILL")?;
+    while away.elapsed() < duration() {
         client.more(50)?;
     }
-    client.stop()?;
-
-    let old = await_process("gateway", gateway_pod, None, SOON)?;
-    let sandbox = old.sandbox().ok_or("the gateway has no sandbox")?;
-    old.signal("KILL")?;
-    sandbox.signal("KILL")?;
-    let new = await_process("gateway", gateway_pod, Some(old), PODS)?;
+    let new = await_process("gateway", pod, Some(victim), PODS)?;
     until(PODS, "the restarted gateway", || {
         let address = new.address().ok()?;
         (status_of(&format!("{address}:9090"), "/readyz")? == 200).then_some(())
     })?;
-    let address = new.address()?;
-    let status = status_of(&format!("{address}:8080"), "/v1/models");
+    let status = status_of(&format!("{}:8080", new.address()?), "/v1/models");
     ensure(status == Some(200), || format!("the restarted gateway answered {status:?}"))?;
-    until(duration(), "the end of the outage", || (away.elapsed() >= duration()).then_some(()))
+    client.stop().map(drop)
 }

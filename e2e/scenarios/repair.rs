@@ -9,7 +9,8 @@ use super::super::health::{condition_reason, condition_status};
 use super::super::world::{PODS, SOON, SYSTEM, TEAM, World, quickstart};
 use super::ensure;
 
-const OTHER: &str = "omniroute-e2e-other";
+/// A second namespace with a gateway of its own.
+pub const OTHER: &str = "omniroute-e2e-other";
 const CHILDREN: &str = "deployment,service,serviceaccount,role,rolebinding,poddisruptionbudget,networkpolicy";
 
 pub fn drift(world: &World) -> Outcome {
