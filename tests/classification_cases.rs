@@ -1,6 +1,7 @@
 //! Cases of the classifier and the resilience engine as data: one JSON object a line (`id`, `area`, `status`, `body`, `context`, `expect`, …).
 //! `CASES=FILE cargo test --test classification_cases -- --nocapture` runs any file. A case that departs from its `expect` on purpose
 //! names the decision in `departs` and has the new answer in `better`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "support/cases.rs"]
 mod cases;

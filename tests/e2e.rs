@@ -1,4 +1,5 @@
 //! The end-to-end suite; it lives in `e2e/`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "../e2e/mod.rs"]
 mod e2e;

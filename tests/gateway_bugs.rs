@@ -1,4 +1,5 @@
 //! Public failures of similar systems (ids of the collection in the names), each with what is right here.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod gateway_support;
 

@@ -1,4 +1,5 @@
 //! The road of a request: accounts and targets take over from one another, what rests is skipped, and the answer says so when all rest.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod gateway_support;
 

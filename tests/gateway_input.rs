@@ -1,4 +1,5 @@
 //! What clients send wrongly: a clear answer in their dialect, bounded memory, no harm to others.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod gateway_support;
 

@@ -1,4 +1,5 @@
 //! A gateway over time: reloads, restarts, aborts, the end.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod gateway_support;
 

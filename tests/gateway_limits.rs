@@ -1,4 +1,5 @@
 //! Caps, queues, keys and sessions: who may run when, and over which connection.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod gateway_support;
 
