@@ -1,7 +1,7 @@
 //! One failed attempt -> [`Verdict`]: one classifier for every path (decisions 1.1). Pure.
 //!
-//! How an attempt is read: [`body`](self) picks message fields, codes and waits out of the answer; one automaton turns texts into
-//! [`Evidence`]; the ordered tables ask for evidence and never for text. To find a row of the specification, look for its id:
+//! How an attempt is read: `body.rs` picks message fields, codes and waits out of the answer; one automaton (`scan/`) turns them into
+//! [`Evidence`]; the ordered tables ask for evidence and never for text. To find a row of the specification, look here or for its id:
 //!
 //! | spec: resilience | table |
 //! |---|---|

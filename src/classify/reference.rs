@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::catalog::{CATALOG, CatalogCooldown};
-use super::codes::CODES;
+use super::codes::{CODES, GLM_CODES};
 use super::phrases::PHRASES;
 use super::restatement::RESTATEMENTS;
 use super::{Evidence, Rest, Row, Seen, tables, transport_ids};
@@ -56,6 +56,8 @@ pub fn verdicts_page() -> String {
     for (name, _, phrases, codes) in evidence() {
         let _ = writeln!(page, "| {name} | {} | {} |", cell(&phrases), cell(&codes));
     }
+    let glm: Vec<String> = GLM_CODES.iter().map(|(code, kind)| format!("`{code}` = {}", name_of(*kind))).collect();
+    let _ = write!(page, "\nGLM's codes count for its own providers only: {}.\n", glm.join(", "));
     page
 }
 
@@ -101,6 +103,11 @@ fn evidence() -> Vec<Kind> {
         out.push((id.split_once('.').map_or(id, |(_, name)| name), kind, phrases, codes));
     }
     out
+}
+
+/// The name of a kind in this page.
+fn name_of(kind: Evidence) -> &'static str {
+    evidence().into_iter().find(|(_, k, ..)| *k == kind).map_or("", |(name, ..)| name)
 }
 
 fn cell(texts: &[&str]) -> String {

@@ -6,8 +6,9 @@ use serde_json::Value;
 use super::environment::Environment;
 use super::{Finding, Severity};
 use crate::api::ResilienceSettingsSpec;
+use crate::api::near::suggest;
 use crate::api::time::parse_duration;
-use crate::classify::RetryHints;
+use crate::classify::{self, RetryHints};
 use crate::snapshot::{AuthMode, Settings};
 
 /// Where a setting goes, and so how its value is read.
@@ -213,10 +214,20 @@ pub fn settings(spec: &Value, environment: &Environment) -> (Settings, Vec<(Stri
         }
         settings.sources.insert(row.path.to_owned(), source);
     }
+    problems.extend(unknown_builtins(&settings.disabled_builtins));
     settings.emergency_fallback = emergency_fallback(spec);
     let source = if settings.emergency_fallback.is_some() { "settings" } else { "default" };
     settings.sources.insert("emergencyFallback".to_owned(), source.to_owned());
     (settings, problems)
+}
+
+/// Built-in rows that do not exist cannot be switched off.
+fn unknown_builtins(ids: &[String]) -> impl Iterator<Item = (String, String)> {
+    let unknown = ids.iter().enumerate().filter(|(_, id)| !classify::builtin_ids().any(|known| known == *id));
+    unknown.map(|(i, id)| {
+        let hint = suggest(id, classify::builtin_ids()).map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+        (format!("spec.disabledBuiltins[{i}]"), format!("`{id}` is the id of no built-in row{hint}"))
+    })
 }
 
 /// The model of last resort as `PROVIDER/MODEL`, when it is switched on and named.
@@ -346,6 +357,14 @@ mod tests {
         assert_eq!(s.request_queue.max_wait_ms, 30_000);
         assert_eq!(problems.len(), 1);
         assert!(problems[0].0 == "spec.requestQueue.maxWait" && problems[0].1.contains("`soon`"), "{problems:?}");
+    }
+
+    #[test]
+    fn only_rows_that_exist_can_be_switched_off() {
+        let spec = serde_json::json!({"disabledBuiltins": ["detector.credits", "detector.credit"]});
+        let (_, problems) = settings(&spec, &Environment::default());
+        assert_eq!(problems.len(), 1);
+        assert!(problems[0].0 == "spec.disabledBuiltins[1]" && problems[0].1.contains("did you mean `detector.credits`?"), "{problems:?}");
     }
 
     #[test]

@@ -135,8 +135,8 @@ fn world(args: &Args, now: EpochMs) -> Result<World, String> {
     }
     let options = Options { environment: std::env::vars().collect(), now, ..Options::default() };
     let (world, problems) = World::of_manifests(&sources, args.namespace.as_deref(), &options);
-    for problem in problems {
-        eprintln!("warning: {problem}");
+    if problems > 0 {
+        eprintln!("warning: the manifests have {problems} findings, which may concern the answer: `omniroute validate` shows them");
     }
     Ok(world)
 }
@@ -232,6 +232,12 @@ mod tests {
     }
 
     #[test]
+    fn null_is_absent() {
+        let got = ask(&World::default(), r#"{"provider": null, "headers": null, "model": null, "status": 429, "body": null}"#);
+        assert_eq!(got["verdict"]["decidedBy"], "status.429");
+    }
+
+    #[test]
     fn near_misses_say_why() {
         let got = ask(&World::default(), r#"{"provider": "groq", "status": 429, "body": "over capacity"}"#);
         let misses = got["nearMisses"].as_array().unwrap();
@@ -267,7 +273,7 @@ spec: {}
 "#;
         let source = crate::manifest::Source { name: "test".to_owned(), text: text.to_owned() };
         let (world, problems) = World::of_manifests(&[source], None, &Options { now: NOW, ..Options::default() });
-        assert_eq!(problems, Vec::<String>::new());
+        assert_eq!(problems, 0);
         let got = ask(&world, r#"{"provider": "acme", "connection": "acme-1", "status": 429, "body": "Daily CAP hit"}"#);
         assert_eq!(got["verdict"]["decidedBy"], "rule.cap");
         assert_eq!(got["effects"][0]["connection"], "acme-1");

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use clap::ValueEnum;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use crate::classify::{AuthClass, TransportError};
 
@@ -14,6 +14,7 @@ pub struct Question {
     /// Echoed in the answer of a batch.
     pub id: Option<serde_json::Value>,
     /// Provider: a resource of the manifests, else an id that the catalog may know.
+    #[serde(deserialize_with = "or_default")]
     pub provider: String,
     /// Connection; the first of the provider when it is not named.
     pub connection: Option<String>,
@@ -22,6 +23,7 @@ pub struct Question {
     /// HTTP status; 0 or absent with a transport failure.
     pub status: u16,
     /// Response headers.
+    #[serde(deserialize_with = "or_default")]
     pub headers: BTreeMap<String, String>,
     /// The body: text as it came, or a JSON value.
     pub body: serde_json::Value,
@@ -29,6 +31,11 @@ pub struct Question {
     pub transport: Option<Transport>,
     /// Auth class, when no manifest declares it.
     pub auth_class: Option<Class>,
+}
+
+/// Reads null like an absent value.
+fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(d: D) -> Result<T, D::Error> {
+    Option::deserialize(d).map(Option::unwrap_or_default)
 }
 
 impl Question {

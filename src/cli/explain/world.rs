@@ -17,7 +17,7 @@ use super::question::Question;
 #[derive(thiserror::Error, Debug)]
 pub enum AskError {
     /// The provider is not among the manifests.
-    #[error("provider: `{name}` is not among the manifests{hint}")]
+    #[error("provider: `{name}` is not among the manifests, or has errors that `omniroute validate` shows{hint}")]
     NoProvider {
         /// The name.
         name: String,
@@ -145,16 +145,15 @@ impl Answer {
 }
 
 impl World {
-    /// The world of manifests: their providers, connections, settings and rules. Answers what is wrong with them beside it.
+    /// The world of manifests: their providers, connections, settings and rules. Answers how much is wrong with them beside it.
     #[must_use]
-    pub fn of_manifests(sources: &[Source], namespace: Option<&str>, options: &Options) -> (Self, Vec<String>) {
+    pub fn of_manifests(sources: &[Source], namespace: Option<&str>, options: &Options) -> (Self, usize) {
         let parsed = manifest::parse(sources);
-        let mut problems: Vec<String> = parsed.problems.iter().map(ToString::to_string).collect();
         let mut groups = parsed.resources.by_namespace();
         let wanted = namespace.map(str::to_owned).or_else(|| groups.keys().next().cloned().flatten());
         let resources = groups.remove(&wanted).or_else(|| groups.remove(&None)).unwrap_or_default();
         let compiled = compile(&resources, options);
-        problems.extend(compiled.findings.iter().map(|f| format!("{} `{}`: {}: {}", f.kind, f.name, f.field, f.message)));
+        let problems = parsed.problems.len() + compiled.findings.len();
         let settings = &compiled.snapshot.settings;
         let rules = RuleSet::new(&compiled.snapshot.rules, &settings.disabled_builtins, &settings.custom_banned_signals);
         (Self { snapshot: Some(compiled.snapshot), rules }, problems)
