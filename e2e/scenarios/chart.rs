@@ -54,6 +54,9 @@ pub fn life(world: &World) -> Outcome {
     let combos = cluster.get(CHARTED, &["combos"])?;
     ensure(combos["items"].as_array().is_some_and(|items| items.len() == 1), || "the combo is gone".to_owned())?;
     client.served_by(CLIENT_KEY, "assistant")?;
-    let left = cluster.get(SYSTEM, &["deployments,services,roles,rolebindings,networkpolicies,poddisruptionbudgets"])?;
-    until(PODS, "the end of the release", || left["items"].as_array().is_some_and(Vec::is_empty).then_some(()))
+    let kinds = "deployments,services,roles,rolebindings,networkpolicies,poddisruptionbudgets";
+    until(PODS, "the end of the release", || {
+        let left = cluster.get(SYSTEM, &[kinds]).ok()?;
+        left["items"].as_array().is_some_and(Vec::is_empty).then_some(())
+    })
 }
