@@ -1,5 +1,4 @@
 //! `omniroute bench` measures every part: the figures of a test mean nothing, but they must be there.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![allow(clippy::expect_used, missing_docs)]
 
 use std::process::Command;

@@ -1,5 +1,4 @@
 //! The README's first command, as a newcomer runs it.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![allow(clippy::expect_used, missing_docs)]
 
 use std::process::Command;

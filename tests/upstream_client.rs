@@ -1,5 +1,4 @@
 //! The upstream client and the relay against real sockets on loopback.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![allow(clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::sync::{Arc, Mutex};
