@@ -66,12 +66,12 @@ impl Screen {
                 writeln!(text, "  {:<16} {:<10} \x1b[{color}m{state:<8}\x1b[0m {reason:<18} {until}", connection.name, connection.provider);
         }
         let served = stage.served();
-        text.push_str("\n  REQUEST          SERVED BY                                 ATTEMPTS\n");
+        text.push_str("\n  REQUEST          SERVED BY                                     ATTEMPTS\n");
         let from = served.len().saturating_sub(SHOWN);
         for (number, one) in served.iter().enumerate().skip(from) {
             let kind = if one.streamed { "stream" } else { "" };
             let color = if one.good { "32" } else { "31" };
-            let _ = writeln!(text, "  #{:<4} \x1b[{color}m{:<3}\x1b[0m {kind:<7} {:<42}{}", number + 1, one.status, by(one), one.attempts);
+            let _ = writeln!(text, "  #{:<4} \x1b[{color}m{:<3}\x1b[0m {kind:<7} {:<46}{}", number + 1, one.status, by(one), one.attempts);
         }
         let failed = served.iter().filter(|s| !s.good).count();
         let _ = writeln!(text, "\n  {} requests, {failed} failed, {} s", served.len(), stage.started.elapsed().as_secs());
