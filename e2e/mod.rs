@@ -54,6 +54,9 @@ fn trial(scenario: &'static Scenario, cluster: Option<Arc<Cluster>>, world: Arc<
         if let Err(message) = &outcome {
             world.explain();
             eprintln!("{}: {message}", scenario.name);
+            if let Err(error) = world.recover() {
+                eprintln!("putting the quickstart back: {error}");
+            }
         }
         eprintln!("{} took {:.1} s", scenario.name, started.elapsed().as_secs_f64());
         Ok(outcome?)

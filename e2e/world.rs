@@ -118,6 +118,17 @@ impl World {
         self.cluster.await_object(TEAM, "connection", connection, limit, |object| object["status"]["state"] == json!(state))
     }
 
+    /// After a failure: puts everything back to the quickstart, so that the next scenario fails only for a reason of its own.
+    pub fn recover(&self) -> Outcome {
+        for vendor in ["openai", "anthropic"] {
+            self.fake(vendor).healthy()?;
+        }
+        self.cluster.apply(TEAM, &quickstart(TEAM)?)?;
+        let commands = ["omniroute.dev/clear-cooldown=recovered", "omniroute.dev/reset=recovered", "--overwrite"];
+        let annotate = ["annotate", "-n", TEAM, "connections", "--all"];
+        self.cluster.kubectl(&[&annotate[..], &commands[..]].concat()).map(drop)
+    }
+
     /// Prints what helps to understand a failure.
     pub fn explain(&self) {
         for arguments in [

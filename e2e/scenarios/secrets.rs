@@ -21,8 +21,6 @@ pub fn rotate(world: &World) -> Outcome {
     world.cluster.await_object(TEAM, "connection", A, SOON, |object| {
         ["Banned", "Expired"].contains(&object["status"]["state"].as_str().unwrap_or_default())
     })?;
-    let old = fake.last_with("sk-replace-me-a")?;
-
     world.cluster.patch(TEAM, "secret/llm-keys", &json!({"stringData": {"openai-team-a": "sk-rotated-a"}}))?;
     let changed = Instant::now();
     fake.await_with("sk-rotated-a")?;
@@ -30,7 +28,10 @@ pub fn rotate(world: &World) -> Outcome {
     ensure(took < Duration::from_secs(2), || format!("the new key took {took:?}"))?;
     let back = world.await_state(A, "Active", SOON)?;
     ensure(back["status"]["strikes"].as_i64().unwrap_or(0) == 0, || format!("strikes stay: {}", back["status"]))?;
-    client.more(20)?;
+    // A request that began on the configuration before may still have carried the old key; from here on none does.
+    client.more(5)?;
+    let old = fake.last_with("sk-replace-me-a")?;
+    client.more(40)?;
     client.stop()?;
     ensure(fake.last_with("sk-replace-me-a")? <= old, || "the old key was used again".to_owned())?;
     fake.healthy()
