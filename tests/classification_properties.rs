@@ -209,6 +209,29 @@ fn a_rule_matches_a_transport_kind() {
 }
 
 #[test]
+fn a_rule_that_says_the_money_is_gone_is_terminal_unless_it_names_a_rest() {
+    let broke = |cooldown_ms, scope| {
+        let verdict = RuleVerdict { reason: Some(Reason::CreditsExhausted), scope, cooldown_ms, at_least: false, restate_status: None };
+        let rules = RuleSet::new(&[Rule { text: Some("empty purse".to_owned()), verdict, ..rule("purse") }], &[], &[]);
+        verdict_of_purse(&rules)
+    };
+    assert_eq!(broke(None, Scope::Connection).terminal, Some(classify::Terminal::CreditsExhausted));
+    let rests = broke(Some(60_000), Scope::Connection);
+    assert_eq!((rests.terminal, rests.cooldown_ms), (None, 60_000));
+    assert_eq!(broke(None, Scope::Model).terminal, None);
+}
+
+fn verdict_of_purse(rules: &RuleSet) -> Verdict {
+    verdict("acme", 403, &[], b"Empty Purse", rules)
+}
+
+#[test]
+fn a_redirect_is_not_an_error_inside_a_success() {
+    let v = verdict("acme", 302, &[], b"", &RuleSet::default());
+    assert_eq!((&*v.decided_by, v.restated_status, v.counts_for_breaker), ("status.other", None, false));
+}
+
+#[test]
 fn a_switched_off_row_does_not_act() {
     let body = b"You are out of credits";
     assert_eq!(&*verdict("openai", 403, &[], body, &RuleSet::default()).decided_by, "detector.credits");

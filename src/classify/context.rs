@@ -79,7 +79,7 @@ impl<'a> Context<'a> {
             found.seen.add(Evidence::QuotaPhrase);
         }
         header_evidence(attempt.headers, &mut found.seen);
-        let status = if attempt.status < 400 { body.status.unwrap_or(502) } else { attempt.status };
+        let status = if attempt.status < 300 { body.status.unwrap_or(502) } else { attempt.status };
         let china = found.seen.has(Evidence::ChinaTime)
             || (has_wait_clause(&found) && catalog::facts(&provider.catalog_id).is_some_and(|f| f.china_time))
             || body.codes.iter().any(|c| c == "1308" || c == "1310");
@@ -188,7 +188,7 @@ impl<'a> Context<'a> {
 
     /// The stated wait that counts for a reason: `retryHints` governs rate limits, a quota's reset always counts (decisions 9.5).
     pub(super) fn honoured(&self, reason: Reason) -> Option<Wait> {
-        if reason == Reason::QuotaExhausted {
+        if matches!(reason, Reason::QuotaExhausted | Reason::CreditsExhausted) {
             return self.stated();
         }
         match self.history.profile.retry_hints {

@@ -8,7 +8,7 @@ use super::evidence::Evidence::*;
 use super::evidence::Seen;
 use super::row::Rest::{Backoff, DailyReset, Fixed, None as NoRest, PeerDeadline, StatedOr};
 use super::row::{DAY, HOUR, MINUTE, Only, Row, SECOND, rest, row};
-use super::status::Statuses::{Any, Of};
+use super::status::Statuses::{AllBut, Any, Of};
 
 /// The rows.
 pub static DETECTORS: &[Row] = &[
@@ -66,7 +66,7 @@ pub static DETECTORS: &[Row] = &[
     row(
         "detector.hinted-quota",
         "7.2 l",
-        Any,
+        AllBut(&[400, 413, 422]),
         Seen::of(&[QuotaText, QuotaWords, QuotaPhrase, QuotaTerminal, QuotaCaps]),
         rest(QuotaExhausted, Backoff),
     )

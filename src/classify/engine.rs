@@ -13,7 +13,7 @@ use super::row::{self, Outcome, Rest, Row};
 use super::rules::{OperatorRule, RuleSet};
 use super::terminal::{self, TerminalInput};
 use super::timer::Timer;
-use super::{Attempt, Failover, History, Reason, Scope, Strike, TransportError, Verdict, WaitSource, transport};
+use super::{Attempt, Failover, History, Reason, Scope, Strike, Terminal, TransportError, Verdict, WaitSource, transport};
 use crate::api::time::EpochMs;
 
 /// Classifies one failed attempt.
@@ -131,6 +131,11 @@ impl Context<'_> {
         let mut verdict = self.verdict(&id, outcome, timer, shadows);
         verdict.scope_declared = true;
         verdict.exact_wait = timer.source == Some(WaitSource::Rule);
+        // A rule that says that the money is gone, and not for how long, means what the reason means.
+        let money_is_gone = reason == Reason::CreditsExhausted && rule.verdict.cooldown_ms.is_none();
+        if money_is_gone && matches!(rule.verdict.scope, Scope::Connection | Scope::Provider) {
+            verdict.terminal = Some(Terminal::CreditsExhausted);
+        }
         verdict.rule = Some(Arc::clone(&rule.name));
         verdict
     }
@@ -180,7 +185,7 @@ impl Context<'_> {
             daily_quota: timer.daily,
             quota_reset_ms: quota_reset.then_some(timer.ms),
             ambiguous_auth: self.ambiguous_auth(),
-            restated_status: self.restated.map(|r| r.status).or((!is_transport && self.attempt.status < 400).then_some(self.status)),
+            restated_status: self.restated.map(|r| r.status).or((!is_transport && self.attempt.status < 300).then_some(self.status)),
             restated_wait_ms: self.restated.and_then(|r| r.wait_ms).filter(|_| self.stated().is_none()),
             decided_by: Arc::from(id),
             rule: None,
@@ -189,7 +194,7 @@ impl Context<'_> {
         }
     }
 
-    fn terminal(&self, error_type: Option<&'static str>, outcome: &Outcome) -> Option<super::Terminal> {
+    fn terminal(&self, error_type: Option<&'static str>, outcome: &Outcome) -> Option<Terminal> {
         let input = TerminalInput {
             status: if outcome.strike { 401 } else { 0 },
             error_type: error_type.filter(|t| *t != "unauthorized" && *t != "account_deactivated"),
