@@ -1,0 +1,159 @@
+//! A gateway over time: reloads, restarts, aborts, the end.
+
+use std::time::{Duration, Instant};
+
+use crate::support::{Reply, Served, Setup, Vendor};
+use omniroute::gateway::Gateway;
+use omniroute::gateway::store::{Memory, Sqlite};
+use omniroute::snapshot::Strategy;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+async fn setup() -> (Vendor, Setup) {
+    let vendor = Vendor::start().await;
+    let setup = Setup::new().provider("one", &vendor.base_url()).connection("one", "a", 1).connection("one", "b", 2).combo(
+        "assistant",
+        Strategy::Priority,
+        &["one/m1"],
+    );
+    (vendor, setup)
+}
+
+#[tokio::test]
+async fn state_of_unchanged_connections_survives_a_reload_and_a_new_credential_starts_afresh() {
+    let (vendor, setup) = setup().await;
+    vendor.script("a", [Reply::error(429, "slow").header("retry-after", 60)]);
+    vendor.script("b", [Reply::new(401, r#"{"error":{"message":"revoked","type":"x","code":"account_deactivated"}}"#)]);
+    let served = setup.clone().start();
+    assert!(served.chat("assistant").await.status >= 500);
+    assert_eq!(served.connection("b").await["state"], "Banned");
+    let changed = setup.change(|s| {
+        s.combos[0].model_names.push("helper".to_owned());
+        s.connections[1].credential_fingerprint = "another".to_owned();
+    });
+    served.gateway.load(changed.0, Vec::new()).unwrap();
+    assert_eq!(served.connection("a").await["state"], "Cooling");
+    assert_eq!(served.connection("b").await["state"], "Active");
+    vendor.script("b", [Reply::chat("b")]);
+    assert_eq!(served.chat("helper").await.content(), "b");
+}
+
+#[tokio::test]
+async fn a_refused_snapshot_leaves_the_last_good_one_and_is_told() {
+    let (_vendor, setup) = setup().await;
+    let served = setup.clone().start();
+    let hash = served.manage("GET", "/state", "").await.json()["snapshot"]["hash"].clone();
+    let broken = setup.clone().change(|s| s.connections[0].provider = "nobody".to_owned());
+    let error = served.gateway.load(broken.0, Vec::new()).unwrap_err().to_string();
+    assert!(error.contains("`a`") && error.contains("`nobody`"), "{error}");
+    assert_eq!(served.chat("assistant").await.content(), "a");
+    let state = served.manage("GET", "/state", "").await.json();
+    assert_eq!((&state["snapshot"]["hash"], state["refused"].as_str()), (&hash, Some(error.as_str())));
+    served.gateway.load(setup.0, Vec::new()).unwrap();
+    assert!(served.manage("GET", "/state", "").await.json()["refused"].is_null());
+}
+
+#[tokio::test]
+async fn state_survives_a_kill_by_the_second() {
+    let (vendor, setup) = setup().await;
+    vendor.script("a", [Reply::error(429, "slow").header("retry-after", 60)]);
+    let path = std::env::temp_dir().join(format!("omniroute-life-{}.db", rand::random::<u64>()));
+    let first = Gateway::new(Box::new(Sqlite::open(&path).unwrap())).unwrap();
+    first.load(setup.0.clone(), Vec::new()).unwrap();
+    let served = Served::start(first);
+    assert_eq!(served.chat("assistant").await.content(), "b");
+    let until = served.connection("a").await["until"].clone();
+    let begin = Instant::now();
+    let second = loop {
+        // Another process looks at the file while the first is still there: a killed one closes nothing either.
+        let second = Gateway::new(Box::new(Sqlite::open(&path).unwrap())).unwrap();
+        second.prepare_restore(None).unwrap();
+        second.load(setup.0.clone(), Vec::new()).unwrap();
+        if second.state().connections[0].until.is_some() {
+            break second;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(15));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    let again = Served::start(second);
+    assert_eq!(again.connection("a").await["until"], until);
+    assert_eq!(again.chat("assistant").await.content(), "b");
+    assert_eq!(vendor.calls(), ["a", "b", "b"]);
+    drop((served, again));
+    let _ = std::fs::remove_file(path);
+}
+
+#[tokio::test]
+async fn without_a_snapshot_only_the_management_port_answers() {
+    let served = Served::start(Gateway::new(Box::new(Memory)).unwrap());
+    let ask = async |path: &str| {
+        let request = http::Request::builder().uri(path).body(http_body_util::Full::<bytes::Bytes>::default()).unwrap();
+        crate::support::call(served.running.management_addr(), request).await.status
+    };
+    assert_eq!((ask("/livez").await, ask("/readyz").await, ask("/state").await), (200, 503, 503));
+    let got = served.chat("assistant").await;
+    assert_eq!((got.status, got.code().as_str()), (503, "no_configuration"));
+    served.gateway.load(Setup::new().0, Vec::new()).unwrap();
+    assert_eq!(ask("/readyz").await, 200);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_cancels_the_upstream_call_and_blames_nobody() {
+    let (vendor, setup) = setup().await;
+    vendor.script("a", [Reply::chat("a").after(60_000)]);
+    let served = setup.start();
+    let mut stream = TcpStream::connect(served.running.listen_addr()).await.unwrap();
+    let body = r#"{"model":"assistant","messages":[]}"#;
+    let head =
+        format!("POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer client\r\ncontent-length: {}\r\n\r\n", body.len());
+    stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+    let begin = Instant::now();
+    while vendor.calls().is_empty() {
+        assert!(begin.elapsed() < Duration::from_secs(20));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    drop(stream);
+    let begin = Instant::now();
+    while served.gateway.metrics().in_flight() > 0 {
+        assert!(begin.elapsed() < Duration::from_secs(5), "the abort ends the request");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let state = served.connection("a").await;
+    assert_eq!((&state["state"], &state["inFlight"]), (&"Active".into(), &0.into()));
+    let metrics =
+        String::from_utf8(served.gateway.metrics().render(&served.gateway.state(), omniroute::gateway::clock::now()).unwrap()).unwrap();
+    assert!(metrics.contains("omniroute_attempts_total{connection=\"a\",outcome=\"cancelled\",provider=\"one\"} 1"), "{metrics}");
+}
+
+#[tokio::test]
+async fn the_end_lets_running_requests_finish_and_takes_no_new_ones() {
+    let (vendor, setup) = setup().await;
+    vendor.script("a", [Reply::chat("a").after(600)]);
+    let Served { gateway: _gateway, running: server } = setup.start();
+    let (listen, management) = (server.listen_addr(), server.management_addr());
+    let body = http_body_util::Full::from(r#"{"model":"assistant","messages":[]}"#);
+    let request = crate::support::request("POST", "/v1/chat/completions", "client").body(body).unwrap();
+    let running = tokio::spawn(async move { crate::support::call(listen, request).await.content() });
+    let begin = Instant::now();
+    while vendor.calls().is_empty() {
+        assert!(begin.elapsed() < Duration::from_secs(20));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let ready = async || {
+        let request = http::Request::builder().uri("/readyz").body(http_body_util::Full::<bytes::Bytes>::default()).unwrap();
+        crate::support::call(management, request).await.status
+    };
+    assert_eq!(ready().await, 200);
+    let drained = tokio::spawn(server.drain());
+    while ready().await == 200 {
+        assert!(begin.elapsed() < Duration::from_secs(20));
+    }
+    assert_eq!(running.await.unwrap(), "a");
+    drained.await.unwrap();
+    let mut byte = [0];
+    let closed = match TcpStream::connect(listen).await {
+        Err(_) => true,
+        Ok(mut stream) => stream.read(&mut byte).await.is_ok_and(|read| read == 0),
+    };
+    assert!(closed, "nobody listens any more");
+}

@@ -1,0 +1,188 @@
+//! Caps, queues, keys and sessions: who may run when, and over which connection.
+
+use std::time::{Duration, Instant};
+
+use crate::support::{Got, Reply, Served, Setup, Vendor, request};
+use bytes::Bytes;
+use http_body_util::Full;
+use omniroute::snapshot::{Snapshot, Strategy};
+use serde_json::json;
+
+async fn two_accounts(change: impl FnOnce(&mut Snapshot)) -> (Vendor, Served) {
+    let vendor = Vendor::start().await;
+    let setup = Setup::new().provider("one", &vendor.base_url()).connection("one", "a", 1).connection("one", "b", 2).combo(
+        "assistant",
+        Strategy::Priority,
+        &["one/m1"],
+    );
+    (vendor, setup.change(change).start())
+}
+
+/// Waits until the provider has seen so many calls.
+async fn seen(vendor: &Vendor, calls: usize) {
+    let begin = Instant::now();
+    while vendor.calls().len() < calls {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", vendor.calls());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_full_connection_is_passed_over_while_another_has_room() {
+    let (vendor, served) = two_accounts(|s| s.connections[0].max_concurrent = 1).await;
+    vendor.script("a", [Reply::chat("a").after(500)]);
+    let (first, second) = tokio::join!(served.chat("assistant"), async {
+        seen(&vendor, 1).await;
+        served.chat("assistant").await
+    });
+    assert_eq!((first.content(), second.content()), ("a".to_owned(), "b".to_owned()));
+    assert_eq!(served.connection("a").await["state"], "Active");
+}
+
+#[tokio::test]
+async fn when_all_are_full_the_first_slot_anywhere_is_taken() {
+    let (vendor, served) = two_accounts(|s| s.connections.iter_mut().for_each(|c| c.max_concurrent = 1)).await;
+    vendor.script("a", [Reply::chat("a").after(5_000)]);
+    vendor.script("b", [Reply::chat("b").after(200)]);
+    let begin = Instant::now();
+    let (_, second, third) = tokio::join!(
+        tokio::time::timeout(Duration::from_secs(3), served.chat("assistant")),
+        async {
+            seen(&vendor, 1).await;
+            served.chat("assistant").await
+        },
+        async {
+            seen(&vendor, 2).await;
+            served.chat("assistant").await
+        }
+    );
+    assert_eq!((second.content(), third.content()), ("b".to_owned(), "b".to_owned()));
+    assert!(begin.elapsed() < Duration::from_secs(4));
+}
+
+#[tokio::test]
+async fn limits_of_the_queue_have_codes_of_their_own_and_blame_nobody() {
+    let (vendor, served) = two_accounts(|s| {
+        s.connections.truncate(1);
+        s.connections[0].max_concurrent = 1;
+        s.connections[0].rate_limits.max_wait_ms = 50;
+        s.connections[0].rate_limits.max_queue_depth = 1;
+    })
+    .await;
+    vendor.script("a", [Reply::chat("a").after(1_000)]);
+    let late = async {
+        seen(&vendor, 1).await;
+        tokio::join!(served.chat("assistant"), served.chat("assistant"))
+    };
+    let (first, (second, third)) = tokio::join!(served.chat("assistant"), late);
+    assert_eq!(first.content(), "a");
+    let mut codes = [second.code(), third.code()];
+    codes.sort();
+    assert_eq!(codes, ["SEMAPHORE_QUEUE_FULL", "SEMAPHORE_TIMEOUT"]);
+    for got in [second, third] {
+        assert_eq!((got.status, got.header("x-omniroute-origin"), got.header("retry-after")), (429, Some("gateway"), Some("1")));
+    }
+    let state = served.connection("a").await;
+    assert_eq!((&state["state"], &state["backoffLevel"]), (&json!("Active"), &json!(0)));
+    assert_eq!(vendor.calls().len(), 1);
+}
+
+#[tokio::test]
+async fn an_execution_has_its_own_clock() {
+    let (vendor, served) = two_accounts(|s| {
+        s.connections.truncate(1);
+        s.connections[0].rate_limit_protection = true;
+        s.connections[0].rate_limits.execution_max_wait_ms = 50;
+    })
+    .await;
+    vendor.script("a", [Reply::chat("a").after(20_000)]);
+    let got = served.chat("assistant").await;
+    assert_eq!((got.status, got.code().as_str()), (504, "RATE_LIMIT_EXECUTION_TIMEOUT"));
+    assert_eq!(served.connection("a").await["state"], "Active");
+}
+
+#[tokio::test]
+async fn declared_pacing_spaces_dispatches() {
+    let (_vendor, served) = two_accounts(|s| {
+        s.connections.truncate(1);
+        s.connections[0].rate_limit_protection = true;
+        s.connections[0].rate_limits.min_interval_ms = Some(150);
+    })
+    .await;
+    let begin = Instant::now();
+    let (first, second, third) = tokio::join!(served.chat("assistant"), served.chat("assistant"), served.chat("assistant"));
+    assert_eq!([first.status, second.status, third.status], [200; 3]);
+    assert!(begin.elapsed() >= Duration::from_millis(300), "{:?}", begin.elapsed());
+}
+
+#[tokio::test]
+async fn the_gateway_as_a_whole_is_bounded() {
+    let (vendor, served) = two_accounts(|s| s.settings.max_concurrent_requests = 1).await;
+    vendor.script("a", [Reply::chat("a").after(300)]);
+    let (first, second) = tokio::join!(served.chat("assistant"), async {
+        seen(&vendor, 1).await;
+        served.chat("assistant").await
+    });
+    assert_eq!(first.status, 200);
+    assert_eq!((second.status, second.code().as_str(), second.header("retry-after")), (503, "admission_queue_full", Some("1")));
+    assert_eq!(served.chat("assistant").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_key_reaches_what_it_allows() {
+    let (vendor, served) = two_accounts(|s| {
+        let key = s.api_keys.iter_mut().find(|key| key.name == "client").unwrap();
+        key.allowed_connections = Some(vec!["b".to_owned()]);
+        key.allowed_models = Some(vec!["assistant".to_owned()]);
+    })
+    .await;
+    assert_eq!(served.chat("assistant").await.content(), "b");
+    let direct = served.chat("one/m1").await;
+    assert_eq!((direct.status, direct.code().as_str(), direct.header("x-omniroute-origin")), (403, "model_not_allowed", Some("policy")));
+    assert_eq!(vendor.calls(), ["b"]);
+    let list = served.get("/v1/models").await.json();
+    assert_eq!(list["data"].as_array().map(Vec::len), Some(1), "{list}");
+}
+
+async fn in_session(served: &Served, session: &str) -> Got {
+    let body = Full::new(Bytes::from_static(br#"{"model":"assistant","messages":[{"role":"user","content":"hi"}]}"#));
+    served.send(request("POST", "/v1/chat/completions", "client").header("x-session-id", session).body(body).unwrap()).await
+}
+
+#[tokio::test]
+async fn a_session_stays_where_it_is_and_leaves_what_fails() {
+    let (vendor, served) = two_accounts(|s| s.settings.session_affinity_ttl_ms = 60_000).await;
+    vendor.script("a", [Reply::error(429, "slow").header("retry-after", 1), Reply::chat("a")]);
+    assert_eq!(in_session(&served, "s").await.content(), "b");
+    served.manage("POST", "/api/resilience/cooldowns", r#"{"all": true}"#).await;
+    assert_eq!(in_session(&served, "other").await.content(), "a");
+    assert_eq!(in_session(&served, "s").await.content(), "b", "it does not flap back");
+    vendor.script("b", [Reply::error(500, "broken")]);
+    assert_eq!(in_session(&served, "s").await.content(), "a");
+}
+
+#[tokio::test]
+async fn a_conversation_goes_on_where_its_last_answer_was_made() {
+    let (vendor, served) = two_accounts(|s| s.combos[0].strategy = Strategy::Priority).await;
+    let answer = |id: &str| {
+        Reply::new(
+            200,
+            json!({"id": id, "object": "response", "status": "completed", "output": [
+                {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hi"}]}]}),
+        )
+    };
+    vendor.script("a", [Reply::error(500, "broken"), answer("resp_a")]);
+    vendor.script("b", [answer("resp_b")]);
+    let ask = async |previous: Option<&str>| {
+        let mut body = json!({"model": "assistant", "input": "hi"});
+        if let Some(id) = previous {
+            body["previous_response_id"] = json!(id);
+        }
+        served.post("/v1/responses", &body).await
+    };
+    assert_eq!(ask(None).await.json()["id"], "resp_b");
+    served.manage("POST", "/api/resilience/cooldowns", r#"{"all": true}"#).await;
+    assert_eq!(ask(Some("resp_b")).await.json()["id"], "resp_b");
+    assert_eq!(ask(Some("resp_unknown")).await.json()["id"], "resp_a", "an unknown one is asked for in order");
+    assert_eq!(vendor.calls(), ["a", "b", "b", "a"]);
+}

@@ -1,0 +1,243 @@
+//! `omniroute run` as people start it: files in, changes live within a second, state over restarts, a decent end.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::support::{Got, Reply, Vendor, call, request};
+use bytes::Bytes;
+use http_body_util::Full;
+
+/// A running process; killed when the test is over.
+struct Run {
+    child: Child,
+    listen: SocketAddr,
+    management: SocketAddr,
+    key: String,
+}
+
+impl Run {
+    fn start(dir: &Path, more: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_omniroute"))
+            .args(["run", "--listen", "127.0.0.1:0", "--management", "127.0.0.1:0", "--threads", "1", "-f"])
+            .arg(dir.join("manifests"))
+            .args(more)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let first = lines.next().unwrap().unwrap();
+        let mut addresses = first.split("http://").skip(1).map(|rest| {
+            let end = rest.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == ':')).unwrap_or(rest.len());
+            rest[..end].parse().unwrap()
+        });
+        let (listen, management) = (addresses.next().unwrap(), addresses.next().unwrap());
+        let second = lines.next().unwrap().unwrap();
+        let key = second.split_whitespace().nth(2).unwrap().to_owned();
+        Self { child, listen, management, key }
+    }
+
+    async fn chat(&self, model: &str) -> Got {
+        let body = format!(r#"{{"model":"{model}","messages":[{{"role":"user","content":"hi"}}]}}"#);
+        call(self.listen, request("POST", "/v1/chat/completions", "client-key").body(Full::new(Bytes::from(body))).unwrap()).await
+    }
+
+    async fn state(&self) -> serde_json::Value {
+        call(self.management, request("GET", "/state", &self.key).body(Full::default()).unwrap()).await.json()
+    }
+
+    /// Asks until the condition holds; answers how long that took.
+    async fn until(&self, what: &str, condition: impl AsyncFn(&Self) -> bool) -> Duration {
+        let begin = Instant::now();
+        while !condition(self).await {
+            assert!(begin.elapsed() < Duration::from_secs(20), "{what}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        begin.elapsed()
+    }
+
+    fn signal(&self, name: &str) {
+        let status = Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status().unwrap();
+        assert!(status.success());
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(vendor: &Vendor) -> Self {
+        let dir = std::env::temp_dir().join(format!("omniroute-run-{}", rand::random::<u64>()));
+        std::fs::create_dir_all(dir.join("manifests/nested")).unwrap();
+        let folder = Self(dir);
+        folder.write("nested/secrets.json", r#"{"apiVersion":"v1","kind":"Secret","metadata":{"name":"client","labels":{"omniroute.dev/api-key":"true"}},"stringData":{"key":"client-key"}}"#);
+        folder.write(
+            "provider.yaml",
+            &format!(
+                "
+apiVersion: omniroute.dev/v1alpha1
+kind: Provider
+metadata: {{name: fake}}
+spec: {{baseURL: \"{}\", allowInsecureHTTP: true, dialects: [ChatCompletions], models: [{{name: m1}}, {{name: m2}}]}}
+",
+                vendor.base_url()
+            ),
+        );
+        folder.write(
+            "accounts.yaml",
+            "
+apiVersion: v1
+kind: Secret
+metadata: {name: keys}
+stringData: {a: a, b: b}
+---
+apiVersion: omniroute.dev/v1alpha1
+kind: Connection
+metadata: {name: a}
+spec: {providerRef: {name: fake}, priority: 1, credentials: {apiKey: {secretRef: {name: keys, key: a}}}}
+---
+apiVersion: omniroute.dev/v1alpha1
+kind: Connection
+metadata: {name: b}
+spec: {providerRef: {name: fake}, priority: 2, credentials: {apiKey: {secretRef: {name: keys, key: b}}}}
+",
+        );
+        folder.combo("m1");
+        folder
+    }
+
+    fn combo(&self, model: &str) {
+        self.write(
+            "combo.yaml",
+            &format!(
+                "
+apiVersion: omniroute.dev/v1alpha1
+kind: Combo
+metadata: {{name: assistant}}
+spec: {{strategy: Priority, targets: [{{provider: fake, model: {model}}}]}}
+"
+            ),
+        );
+    }
+
+    /// Replaces a file by rename.
+    fn write(&self, name: &str, text: &str) {
+        let (target, temporary) = (self.0.join("manifests").join(name), self.0.join("temporary"));
+        std::fs::write(&temporary, text).unwrap();
+        std::fs::rename(temporary, target).unwrap();
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[tokio::test]
+async fn files_are_served_and_their_changes_taken_over() {
+    let vendor = Vendor::start().await;
+    let folder = Folder::new(&vendor);
+    let run = Run::start(&folder.0, &[]);
+    assert_eq!(run.chat("assistant").await.content(), "a");
+    assert_eq!(vendor.seen().last().unwrap().json()["model"], "m1");
+
+    folder.combo("m2");
+    run.until("the changed combo", async |run: &Run| {
+        run.chat("assistant").await;
+        vendor.seen().last().unwrap().json()["model"] == "m2"
+    })
+    .await;
+
+    folder.write("combo.yaml", "kind: Combo\n  broken: [");
+    run.until("the finding", async |run: &Run| run.state().await["findings"].as_array().is_some_and(|list| !list.is_empty())).await;
+    assert_eq!(run.chat("assistant").await.content(), "a", "the last good version stays");
+
+    folder.write(
+        "extra.yaml",
+        "
+apiVersion: omniroute.dev/v1alpha1
+kind: Combo
+metadata: {name: second}
+spec: {strategy: Priority, targets: [{provider: fake, model: m1}]}
+",
+    );
+    run.until("one bad file does not stop the others", async |run: &Run| run.chat("second").await.status == 200).await;
+    folder.combo("m1");
+    run.until("the mended combo", async |run: &Run| run.state().await["findings"].as_array().is_some_and(Vec::is_empty)).await;
+    std::fs::remove_file(folder.0.join("manifests/extra.yaml")).unwrap();
+    run.until("the removed combo", async |run: &Run| run.chat("second").await.status == 404).await;
+}
+
+#[tokio::test]
+async fn state_survives_a_kill_and_a_command_acts_once() {
+    let vendor = Vendor::start().await;
+    let folder = Folder::new(&vendor);
+    vendor.script("a", [Reply::error(429, "slow").header("retry-after", 120)]);
+    let file = folder.0.join("state.db");
+    let more = ["--state-file", file.to_str().unwrap()];
+    let run = Run::start(&folder.0, &more);
+    assert_eq!(run.chat("assistant").await.content(), "b");
+    tokio::time::sleep(Duration::from_secs(2)).await; // the promise is one second
+    run.signal("KILL");
+    drop(run);
+    let run = Run::start(&folder.0, &more);
+    assert_eq!(run.state().await["connections"][0]["state"], "Cooling");
+    assert_eq!(run.chat("assistant").await.content(), "b");
+    assert_eq!(vendor.calls(), ["a", "b", "b"]);
+
+    let text = std::fs::read_to_string(folder.0.join("manifests/accounts.yaml")).unwrap();
+    folder.write(
+        "accounts.yaml",
+        &text.replace("metadata: {name: a}", "metadata: {name: a, annotations: {omniroute.dev/clear-cooldown: now}}"),
+    );
+    run.until("the command", async |run: &Run| run.state().await["connections"][0]["state"] == "Active").await;
+    assert_eq!(run.chat("assistant").await.content(), "b", "it is limited still");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    run.signal("KILL");
+    drop(run);
+    let run = Run::start(&folder.0, &more);
+    assert_eq!(run.state().await["connections"][0]["state"], "Cooling", "an old command does not act again");
+}
+
+#[tokio::test]
+async fn sigterm_ends_the_process_in_time() {
+    let vendor = Vendor::start().await;
+    let folder = Folder::new(&vendor);
+    vendor.script("a", [Reply::chat("a").after(700)]);
+    let mut run = Run::start(&folder.0, &[]);
+    let (got, ()) = tokio::join!(run.chat("assistant"), async {
+        while vendor.calls().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        run.signal("TERM");
+    });
+    assert_eq!(got.content(), "a", "running requests finish");
+    let begin = Instant::now();
+    let status = loop {
+        if let Some(status) = run.child.try_wait().unwrap() {
+            break status;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(10));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    assert!(status.success());
+}
+
+#[test]
+fn what_cannot_be_read_is_named() {
+    let output = Command::new(env!("CARGO_BIN_EXE_omniroute")).args(["run", "-f", "/nowhere/at-all"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let mut text = String::new();
+    output.stderr.as_slice().read_to_string(&mut text).unwrap();
+    assert!(text.contains("/nowhere/at-all"), "{text}");
+}

@@ -1,0 +1,7 @@
+//! Routing without sockets: plans, walks and strategies with a controlled clock.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod cases;
+mod properties;
+mod support;
+mod walk;
