@@ -7,7 +7,7 @@ use std::sync::Arc;
 use omniroute::api::time::EpochMs;
 use omniroute::classify::{Failover, FailureKind, LevelChange, Reason, Scope, Terminal, Verdict, WaitSource};
 use omniroute::routing::{
-    Answer, Exclusion, ExclusionReason, Failure, Hop, KeyPolicy, Live, Load, Random, Request, Resolved, Router, Seeded, Step, Walk,
+    Answer, Exclusion, ExclusionReason, Failure, Hop, KeyPolicy, Live, Load, Random, Request, Router, Seeded, Step, Walk,
 };
 use omniroute::snapshot::{Attempts, Combo, Connection, Dialect, Model, Provider, Snapshot, Strategy, Target, TargetKind};
 
