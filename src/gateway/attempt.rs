@@ -124,10 +124,16 @@ pub(super) async fn run(context: &Context, dispatch: &Dispatch, reserved: Option
         },
     };
     let permit = match context.shared.gateway().ledger().begin(&account.cell, clock::now()) {
-        // A rotation may have come between: what this attempt proves is about the credential that it carries.
-        Ok(permit) => permit.carries(account.credential),
+        Ok(permit) => permit,
         Err(exclusion) => return Outcome::Refused(exclusion.into()),
     };
+    // A rotation may have come since the request began: the ledger already speaks of the new credential, so that one is sent.
+    let rotated = (account.credential != account.cell.credential()).then(|| context.shared.gateway().config()).flatten();
+    let newer = rotated.as_deref().and_then(|loaded| Some((loaded.account(account.cell.name())?, loaded)));
+    let newer = newer.filter(|(newer, _)| Arc::ptr_eq(&newer.cell, &account.cell));
+    let (account, provider) = newer.and_then(|(newer, loaded)| Some((newer, loaded.provider(newer)?))).unwrap_or((account, provider));
+    // What this attempt proves is about the credential that it carries.
+    let permit = permit.carries(account.credential);
     let ttl = loaded.snapshot.settings.session_lease_ttl_ms;
     let lease = context.shared.lease.as_ref().map(|lease| lease.enter(context.shared.gateway(), account.cell.name(), ttl));
     let holds = match lease.transpose() {
@@ -223,7 +229,7 @@ impl Running<'_> {
             let (headers, now) = (response.headers(), clock::now());
             self.account.learned.read(headers, now);
             let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-            self.context.shared.loaded.router.learn_quota(self.account.index, header, now);
+            self.context.shared.loaded.router.learn_quota(self.dispatch.connection.index, header, now);
         }
         match sent {
             Err(error) => self.no_answer(permit, &error),

@@ -13,9 +13,9 @@ use super::tls::TlsConfigs;
 use super::upstream::{Upstream, UpstreamConfigError};
 use crate::api::time::EpochMs;
 use crate::classify::RuleSet;
-use crate::resilience::{ConnectionCell, FindingState, Ledger};
+use crate::resilience::{ConnectionCell, FindingState, Ledger, Staged, StagedCell};
 use crate::routing::Router;
-use crate::snapshot::{Connection, Provider, Snapshot, Strategy};
+use crate::snapshot::{Connection, Provider, Snapshot, Strategy, UnusableConnection};
 
 /// Why a snapshot was refused; the one before it stays.
 #[derive(thiserror::Error, Debug)]
@@ -23,25 +23,84 @@ pub enum LoadError {
     /// It cannot be hashed.
     #[error("hashing the snapshot: {0}")]
     Hash(#[from] serde_json::Error),
-    /// A connection names a provider that is not in the snapshot.
-    #[error("loading connection `{connection}`: its provider `{provider}` is not in the snapshot")]
-    NoProvider {
-        /// The connection.
-        connection: String,
-        /// What it names.
-        provider: String,
+    /// It has connections, and none of them can be set up: what ran before serves better.
+    #[error("none of the {connections} connections can be used; the first, `{first}`: {why}")]
+    Nothing {
+        /// How many there are.
+        connections: usize,
+        /// The first by name.
+        first: String,
+        /// What is wrong with it.
+        why: String,
     },
-    /// A connection's upstream cannot be set up.
-    #[error("loading connection `{connection}`: {source}")]
-    Upstream {
-        /// The connection.
-        connection: String,
-        /// What is wrong.
-        source: Box<UpstreamConfigError>,
-    },
-    /// The ledger does not know a connection that it was just given.
-    #[error("loading connection `{0}`: the ledger has no cell for it")]
-    NoCell(String),
+}
+
+/// A snapshot of which everything that can fail was built. What lasts beyond a snapshot was not touched yet.
+#[derive(Debug)]
+pub struct Checked {
+    hash: String,
+    /// Without the connections that cannot be set up; those are among its unusable ones.
+    snapshot: Arc<Snapshot>,
+    /// Position of the provider, and the way to it, by position in `snapshot.connections`.
+    upstreams: Vec<(usize, Upstream)>,
+    left_out: Vec<FindingState>,
+}
+
+impl Checked {
+    /// Builds what a snapshot needs. A connection that cannot be set up is left out, with a finding; the others serve. `instead` says that
+    /// there is something else to serve, should nothing of this snapshot be of use.
+    ///
+    /// # Errors
+    /// It has no hash, or nothing in it can be served.
+    pub fn new(mut snapshot: Snapshot, instead: bool) -> Result<Self, LoadError> {
+        // Of what was delivered: it is by this hash that the sender knows it.
+        let hash = snapshot.hash()?;
+        let tls = TlsConfigs::default();
+        let (mut good, mut upstreams, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
+        for connection in std::mem::take(&mut snapshot.connections) {
+            match upstream(&snapshot.providers, &connection, &tls) {
+                Ok(upstream) => {
+                    upstreams.push(upstream);
+                    good.push(connection);
+                }
+                Err((field, message)) => {
+                    tracing::error!(connection = %connection.name, field, "the connection is left out: {message}");
+                    snapshot.fragments.remove(&format!("Connection/{}", connection.name));
+                    left_out.push(FindingState {
+                        kind: "Connection".to_owned(),
+                        name: connection.name.clone(),
+                        field: field.to_owned(),
+                        reason: "InvalidSpec".to_owned(),
+                        message,
+                    });
+                    let (name, provider) = (connection.name, connection.provider);
+                    snapshot.unusable_connections.push(UnusableConnection { name, provider, reason: "InvalidSpec".to_owned() });
+                }
+            }
+        }
+        if let Some(first) = left_out.first().filter(|_| instead && good.is_empty()) {
+            return Err(LoadError::Nothing { connections: left_out.len(), first: first.name.clone(), why: first.message.clone() });
+        }
+        snapshot.connections = good;
+        snapshot.unusable_connections.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(Self { hash, snapshot: Arc::new(snapshot), upstreams, left_out })
+    }
+
+    /// What is going to be served.
+    #[must_use]
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.snapshot)
+    }
+}
+
+/// The way to a connection's provider; or the field of the connection that is to blame, and what is wrong.
+fn upstream(providers: &[Provider], connection: &Connection, tls: &TlsConfigs) -> Result<(usize, Upstream), (&'static str, String)> {
+    let found = providers.iter().enumerate().find(|(_, provider)| provider.name == connection.provider);
+    let (position, provider) =
+        found.ok_or_else(|| ("spec.providerRef.name", format!("its Provider `{}` is not in the configuration", connection.provider)))?;
+    Upstream::new(provider, connection, tls)
+        .map(|upstream| (position, upstream))
+        .map_err(|error: UpstreamConfigError| (error.connection_field(), error.to_string()))
 }
 
 /// One connection, ready for the request path: nothing is looked up by name any more.
@@ -108,27 +167,24 @@ pub struct Lasting {
 }
 
 impl Loaded {
-    /// Resolves a snapshot. The ledger must have been configured with it before.
-    ///
-    /// # Errors
-    /// Names the object that cannot be served; the caller keeps what it had.
+    /// Resolves a snapshot over the cells that the ledger has staged for it. Nothing of this can fail.
+    #[must_use]
     pub fn new(
-        snapshot: Arc<Snapshot>,
-        findings: Vec<FindingState>,
+        checked: Checked,
+        mut findings: Vec<FindingState>,
         lasting: &Lasting,
+        staged: &Staged<'_>,
         previous: Option<&Self>,
         now: EpochMs,
-    ) -> Result<Self, LoadError> {
-        let hash = snapshot.hash()?;
-        let positions: HashMap<&str, usize> = snapshot.providers.iter().enumerate().map(|(i, p)| (p.name.as_str(), i)).collect();
+    ) -> Self {
+        let Checked { hash, snapshot, upstreams, left_out } = checked;
+        findings.extend(left_out);
         let queues = lasting.queues.lock().unwrap_or_else(PoisonError::into_inner).of(&snapshot);
-        let resolver = Resolver { snapshot: &snapshot, ledger: &lasting.ledger, queues, tls: TlsConfigs::default(), previous };
-        let accounts = snapshot.connections.iter().enumerate().map(|(index, connection)| {
-            let provider = positions.get(connection.provider.as_str()).copied();
-            resolver.account(index, connection, provider.and_then(|p| Some((p, snapshot.providers.get(p)?))))
-        });
-        let accounts = accounts.collect::<Result<Vec<_>, _>>()?;
-        Ok(Self {
+        let resolver = Resolver { snapshot: &snapshot, queues, previous };
+        // Both lists follow `snapshot.connections`, all of which have a provider.
+        let pairs = upstreams.into_iter().zip(staged.cells());
+        let accounts: Vec<Account> = pairs.enumerate().filter_map(|(index, (way, cell))| resolver.account(index, way, cell)).collect();
+        Self {
             keys: KeyRing::new(&snapshot),
             rules: rules(&snapshot, previous),
             combo_counters: snapshot.combos.iter().map(|combo| RequestCounters::new(&combo.name)).collect(),
@@ -142,7 +198,13 @@ impl Loaded {
             loaded_time: now,
             findings,
             accounts,
-        })
+        }
+    }
+
+    /// The account of a connection, by its name.
+    #[must_use]
+    pub fn account(&self, name: &str) -> Option<&Account> {
+        self.accounts.get(*self.by_name.get(name)?)
     }
 
     /// The definition of an account.
@@ -189,27 +251,19 @@ fn rules(snapshot: &Snapshot, previous: Option<&Loaded>) -> Arc<RuleSet> {
 /// What is needed to resolve a connection.
 struct Resolver<'a> {
     snapshot: &'a Snapshot,
-    ledger: &'a Ledger,
     queues: HashMap<String, Arc<Queue>>,
-    tls: TlsConfigs,
     previous: Option<&'a Loaded>,
 }
 
 impl Resolver<'_> {
-    fn account(&self, index: usize, connection: &Connection, provider: Option<(usize, &Provider)>) -> Result<Account, LoadError> {
-        let name = || connection.name.clone();
-        let Some((position, provider)) = provider else {
-            return Err(LoadError::NoProvider { connection: name(), provider: connection.provider.clone() });
-        };
-        let cell = self.ledger.connection(&connection.name).ok_or_else(|| LoadError::NoCell(name()))?;
-        let upstream = Upstream::new(provider, connection, &self.tls)
-            .map_err(|source| LoadError::Upstream { connection: name(), source: Box::new(source) })?;
+    fn account(&self, index: usize, (position, upstream): (usize, Upstream), staged: &StagedCell) -> Option<Account> {
+        let (connection, provider) = (self.snapshot.connections.get(index)?, self.snapshot.providers.get(position)?);
         let queue = self.queues.get(&provider.name).cloned().unwrap_or_default();
-        Ok(Account {
+        Some(Account {
             index,
             provider: position,
-            credential: cell.credential(),
-            cell,
+            cell: Arc::clone(&staged.cell),
+            credential: staged.credential,
             upstream,
             attempts: AttemptCounters::new(&connection.provider, &connection.name),
             limits: Limits::new(provider, connection, &self.snapshot.settings, queue),
@@ -220,7 +274,7 @@ impl Resolver<'_> {
     /// What was learned about the same credential before.
     fn learned(&self, connection: &Connection) -> Arc<Learned> {
         let known = self.previous.and_then(|previous| {
-            let account = previous.accounts.get(*previous.by_name.get(connection.name.as_str())?)?;
+            let account = previous.account(&connection.name)?;
             let same = previous.connection(account)?.credential_fingerprint == connection.credential_fingerprint;
             same.then(|| Arc::clone(&account.learned))
         });

@@ -41,7 +41,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use self::admission::{Buffers, Requests};
-use self::config::{Lasting, LoadError, Loaded};
+use self::config::{Checked, Lasting, LoadError, Loaded};
 use self::metrics::Metrics;
 use self::sessions::Sessions;
 use self::store::{Document, Store, StoreError};
@@ -173,27 +173,30 @@ impl Gateway {
         let _one_at_a_time = lock(&self.loading);
         let now = clock::now();
         let previous = self.config.load_full();
-        let snapshot = Arc::new(snapshot);
-        let effects = self.lasting.ledger.configure(&snapshot, now);
-        let loaded = match Loaded::new(snapshot, findings, &self.lasting, previous.as_deref(), now) {
-            Ok(loaded) => loaded,
-            Err(error) => {
-                if let Some(previous) = previous {
-                    self.apply(&self.lasting.ledger.configure(&previous.snapshot, now));
-                }
-                self.refuse(error.to_string());
-                return Err(error);
-            }
-        };
+        let instead = previous.as_ref().is_some_and(|previous| !previous.accounts.is_empty());
+        let checked = Checked::new(snapshot, instead).inspect_err(|error| self.refuse(error.to_string()))?;
+        // From here on nothing fails.
+        let snapshot = checked.snapshot();
+        let staged = self.lasting.ledger.stage(&snapshot);
+        let loaded = Arc::new(Loaded::new(checked, findings, &self.lasting, &staged, previous.as_deref(), now));
         self.requests.limit(u64::from(loaded.snapshot.settings.max_concurrent_requests));
         self.buffers.limit(loaded.snapshot.settings.max_buffered_bytes);
         self.metrics.loaded(&loaded.hash);
         self.metrics.prune(loaded.names());
-        if let Some(checkpoint) = lock(&self.to_restore).take() {
-            self.lasting.ledger.restore(&checkpoint, now);
-        }
         self.leases.invalidate(|lease| leases::outdated(lease, &loaded), now);
-        self.config.store(Some(Arc::new(loaded)));
+        let effects = if previous.is_some() {
+            // The new keys are in use before what the old ones caused is forgotten: otherwise a request could still carry an old one then.
+            self.config.store(Some(loaded));
+            staged.commit(now)
+        } else {
+            // Nothing is served before what rested is known.
+            let effects = staged.commit(now);
+            if let Some(checkpoint) = lock(&self.to_restore).take() {
+                self.lasting.ledger.restore(&checkpoint, now);
+            }
+            self.config.store(Some(loaded));
+            effects
+        };
         self.refused.store(None);
         self.config_version.fetch_add(1, Ordering::Release);
         self.apply(&effects);
@@ -222,28 +225,27 @@ impl Gateway {
     /// gateway is ready, so that a restart never floods what rests.
     ///
     /// # Errors
-    /// The store cannot be read, or holds something else.
+    /// The first document that cannot be read, or is something else; what the others say is taken over all the same.
     pub fn prepare_restore(&self, delivered: Option<&Checkpoint>) -> Result<(), RestoreError> {
-        // What the store lost must not take with it what the cluster delivered.
-        let stored = self.store.load(Document::Ledger).map_err(RestoreError::from).and_then(|bytes| {
-            bytes.map(|b| Checkpoint::from_json(&b).map_err(|error| RestoreError::Content(error.to_string()))).transpose()
-        });
+        // Each document on its own: what one of them lost must not take the others with it, nor what the cluster delivered.
+        let read = |document| self.store.load(document).map_err(RestoreError::from);
+        let content = |error: &dyn std::fmt::Display| RestoreError::Content(error.to_string());
+        let now = clock::now();
+        let stored = read(Document::Ledger)
+            .and_then(|bytes| bytes.map(|bytes| Checkpoint::from_json(&bytes).map_err(|error| content(&error))).transpose());
+        let sessions = read(Document::Sessions)
+            .and_then(|bytes| bytes.map_or(Ok(()), |bytes| self.sessions.restore(&bytes, now).map_err(|error| content(&error))));
+        let leases = read(Document::Leases)
+            .and_then(|bytes| bytes.map_or(Ok(()), |bytes| self.leases.restore(&bytes, now).map_err(|error| content(&error))));
         let (stored, unreadable) = match stored {
             Ok(stored) => (stored, None),
             Err(error) => (None, Some(error)),
         };
-        let merged = match (stored, delivered) {
+        *lock(&self.to_restore) = match (stored, delivered) {
             (Some(stored), Some(delivered)) => Some(stored.merge(delivered)),
             (stored, delivered) => stored.or_else(|| delivered.cloned()),
         };
-        *lock(&self.to_restore) = merged;
-        if let Some(bytes) = self.store.load(Document::Sessions)? {
-            self.sessions.restore(&bytes, clock::now()).map_err(|error| RestoreError::Content(error.to_string()))?;
-        }
-        if let Some(bytes) = self.store.load(Document::Leases)? {
-            self.leases.restore(&bytes, clock::now()).map_err(|error| RestoreError::Content(error.to_string()))?;
-        }
-        unreadable.map_or(Ok(()), Err)
+        unreadable.map_or(Ok(()), Err).and(sessions).and(leases)
     }
 
     /// What the compiler of `run` must remember; made up at the first start.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use arc_swap::ArcSwap;
 
@@ -85,51 +85,36 @@ impl Ledger {
         Self { next_change: AtomicI64::new(i64::MAX), ..Self::default() }
     }
 
-    /// Takes over a snapshot: cells of unchanged connections survive, those of removed ones are dropped, a changed credential clears
-    /// terminal state and strikes, commands with a new value are carried out once.
+    /// Takes over a snapshot: [`Self::stage`] and [`Staged::commit`] in one.
     pub fn configure(&self, snapshot: &Snapshot, now: EpochMs) -> Vec<Effect> {
-        let _one_at_a_time = lock(&self.configuring);
+        self.stage(snapshot).commit(now)
+    }
+
+    /// Finds or makes the cells of a snapshot, and changes nothing yet. Others who stage wait until this one is committed or dropped.
+    pub fn stage<'a>(&'a self, snapshot: &'a Snapshot) -> Staged<'a> {
+        let one_at_a_time = lock(&self.configuring);
         let old = self.index.load_full();
-        let mut effects = Vec::new();
         let mut index = Index { settings: settings(snapshot), ..Index::default() };
         for provider in &snapshot.providers {
-            let cell = old.providers.get(provider.name.as_str()).map_or_else(
-                || Arc::new(ProviderCell::new(provider)),
-                |cell| {
-                    cell.configure(provider);
-                    Arc::clone(cell)
-                },
-            );
+            let kept = old.providers.get(provider.name.as_str()).map(Arc::clone);
+            let cell = kept.unwrap_or_else(|| Arc::new(ProviderCell::new(provider)));
             index.providers.insert(Arc::clone(cell.name()), cell);
         }
+        let mut cells = Vec::new();
         for connection in &snapshot.connections {
             let Some(provider) = index.providers.get(connection.provider.as_str()) else { continue };
-            let kept = old.connections.get(connection.name.as_str()).filter(|cell| Arc::ptr_eq(cell.provider(), provider));
-            let cell = kept.map_or_else(
-                || Arc::new(ConnectionCell::new(connection, Arc::clone(provider))),
-                |cell| {
-                    effects.extend(reconfigure(cell, &cell.configure(connection), now));
-                    Arc::clone(cell)
-                },
-            );
+            let kept = old.connections.get(connection.name.as_str()).filter(|cell| Arc::ptr_eq(cell.provider(), provider)).map(Arc::clone);
+            let cell = kept.unwrap_or_else(|| Arc::new(ConnectionCell::new(connection, Arc::clone(provider))));
             index.by_provider.entry(Arc::clone(provider.name())).or_default().push(Arc::clone(&cell));
-            if let Some(group) = connection.egress_group.as_ref().filter(|_| provider.config().traits.egress_bucketed) {
-                index.egress.entry(group.clone()).or_default().push(Arc::clone(&cell));
-            }
-            index.connections.insert(Arc::clone(cell.name()), cell);
+            index.connections.insert(Arc::clone(cell.name()), Arc::clone(&cell));
+            let changes = cell.config().fingerprint != connection.credential_fingerprint;
+            cells.push(StagedCell { credential: cell.credential() + u64::from(changes), cell });
         }
         for rule in &snapshot.rules {
             let cell = old.rules.get(rule.name.as_str()).map_or_else(Arc::default, Arc::clone);
             index.rules.insert(Arc::from(rule.name.as_str()), cell);
         }
-        if !index.settings.provider_cooldown.enabled {
-            effects.extend(open_gates(&index, now));
-        }
-        let index = Arc::new(index);
-        self.index.store(Arc::clone(&index));
-        effects.extend(self.apply_commands(&snapshot.commands, now));
-        self.changed(self.earliest_change(&index, now));
-        effects
+        Staged { ledger: self, snapshot, index, cells, _one_at_a_time: one_at_a_time }
     }
 
     /// The cell of a connection; resolve it once per snapshot.
@@ -242,6 +227,60 @@ impl Ledger {
         let general = self.index.load().settings.rotation.rate_limit_reset_ms;
         let provider = || connection.provider().config().traits.retry_delay_ms;
         connection.config().retry_delay_ms.or_else(provider).or_else(|| (general > 0).then_some(general))
+    }
+}
+
+/// A snapshot whose cells are there, and whose changes are not yet in force. Dropping it changes nothing.
+#[derive(Debug)]
+pub struct Staged<'a> {
+    ledger: &'a Ledger,
+    snapshot: &'a Snapshot,
+    index: Index,
+    cells: Vec<StagedCell>,
+    _one_at_a_time: MutexGuard<'a, ()>,
+}
+
+/// The cell of a connection in a staged snapshot.
+#[derive(Debug)]
+pub struct StagedCell {
+    /// The cell.
+    pub cell: Arc<ConnectionCell>,
+    /// What [`ConnectionCell::credential`] is going to be.
+    pub credential: u64,
+}
+
+impl Staged<'_> {
+    /// The cells of all connections that name a provider of the snapshot, in the order of the snapshot.
+    #[must_use]
+    pub fn cells(&self) -> &[StagedCell] {
+        &self.cells
+    }
+
+    /// Brings the snapshot into force: cells of unchanged connections survive, those of removed ones are dropped, a changed credential clears terminal state and strikes,
+    /// commands with a new value are carried out once.
+    pub fn commit(self, now: EpochMs) -> Vec<Effect> {
+        let Self { ledger, snapshot, mut index, _one_at_a_time, .. } = self;
+        let mut effects = Vec::new();
+        for provider in &snapshot.providers {
+            if let Some(cell) = index.providers.get(provider.name.as_str()) {
+                cell.configure(provider);
+            }
+        }
+        for connection in &snapshot.connections {
+            let Some(cell) = index.connections.get(connection.name.as_str()) else { continue };
+            effects.extend(reconfigure(cell, &cell.configure(connection), now));
+            if let Some(group) = connection.egress_group.as_ref().filter(|_| cell.provider().config().traits.egress_bucketed) {
+                index.egress.entry(group.clone()).or_default().push(Arc::clone(cell));
+            }
+        }
+        if !index.settings.provider_cooldown.enabled {
+            effects.extend(open_gates(&index, now));
+        }
+        let index = Arc::new(index);
+        ledger.index.store(Arc::clone(&index));
+        effects.extend(ledger.apply_commands(&snapshot.commands, now));
+        ledger.changed(ledger.earliest_change(&index, now));
+        effects
     }
 }
 

@@ -26,7 +26,7 @@ pub use checkpoint::{CHECKPOINT_VERSION, Checkpoint, CheckpointError, Connection
 pub use commands::{AppliedCommand, Cleared};
 pub use effect::{Cause, Effect};
 pub use exclusion::{Exclusion, SkipReason};
-pub use ledger::{Ledger, Report, Selection};
+pub use ledger::{Ledger, Report, Selection, Staged, StagedCell};
 pub use merge::{merge_connections, merge_providers, merge_rules};
 pub use permit::Permit;
 pub use report::*;

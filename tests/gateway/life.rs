@@ -1,11 +1,13 @@
 //! A gateway over time: reloads, restarts, aborts, the end.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::support::{Reply, Served, Setup, Vendor};
-use omniroute::gateway::Gateway;
-use omniroute::gateway::store::{Memory, Sqlite};
-use omniroute::snapshot::Strategy;
+use omniroute::gateway::sessions::{Sessions, response_key};
+use omniroute::gateway::store::{Document, Memory, Sqlite, Store};
+use omniroute::gateway::{Gateway, clock};
+use omniroute::snapshot::{Command, CommandKind, CommandVerb, Secret, Strategy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -39,18 +41,107 @@ async fn state_of_unchanged_connections_survives_a_reload_and_a_new_credential_s
 }
 
 #[tokio::test]
-async fn a_refused_snapshot_leaves_the_last_good_one_and_is_told() {
-    let (_vendor, setup) = setup().await;
+async fn a_refused_snapshot_leaves_the_last_good_one_its_state_and_is_told() {
+    let (vendor, setup) = setup().await;
+    vendor.script("a", [Reply::new(401, r#"{"error":{"message":"revoked","type":"x","code":"account_deactivated"}}"#)]);
     let served = setup.clone().start();
+    assert_eq!(served.chat("assistant").await.content(), "b");
+    assert_eq!(served.connection("a").await["state"], "Banned");
     let hash = served.manage("GET", "/state", "").await.json()["snapshot"]["hash"].clone();
-    let broken = setup.clone().change(|s| s.connections[0].provider = "nobody".to_owned());
+    // It would also bring a new credential and a command: none of them may be seen in what stays.
+    let broken = setup.clone().change(|s| {
+        s.connections.iter_mut().for_each(|c| c.provider = "nobody".to_owned());
+        s.connections[0].credential_fingerprint = "another".to_owned();
+        s.commands.push(reset("a", "now"));
+    });
     let error = served.gateway.load(broken.0, Vec::new()).unwrap_err().to_string();
     assert!(error.contains("`a`") && error.contains("`nobody`"), "{error}");
-    assert_eq!(served.chat("assistant").await.content(), "a");
+    assert_eq!(served.connection("a").await["state"], "Banned");
+    assert_eq!(served.chat("assistant").await.content(), "b");
     let state = served.manage("GET", "/state", "").await.json();
     assert_eq!((&state["snapshot"]["hash"], state["refused"].as_str()), (&hash, Some(error.as_str())));
+    assert_eq!(state["commands"], serde_json::json!({}));
     served.gateway.load(setup.0, Vec::new()).unwrap();
     assert!(served.manage("GET", "/state", "").await.json()["refused"].is_null());
+    assert_eq!(served.connection("a").await["state"], "Banned");
+}
+
+fn reset(connection: &str, value: &str) -> Command {
+    Command {
+        kind: CommandKind::Connection,
+        name: connection.to_owned(),
+        command: CommandVerb::Reset,
+        value: value.to_owned(),
+        accepted_time: clock::now(),
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_cannot_be_set_up_is_left_out_and_the_others_serve() {
+    let (_vendor, setup) = setup().await;
+    let broken = setup.clone().change(|s| {
+        s.connections[0].proxy_url = Some(Secret::new("https://user:hush@proxy:8443"));
+        s.fragments.insert("Connection/a".to_owned(), "1".to_owned());
+    });
+    // At the start as well as on a reload.
+    let start = broken.clone().start();
+    assert_eq!(start.chat("assistant").await.content(), "b");
+    let served = setup.start();
+    assert_eq!(served.chat("assistant").await.content(), "a");
+    let hash = broken.0.hash().unwrap();
+    served.gateway.load(broken.0, Vec::new()).unwrap();
+    assert_eq!(served.chat("assistant").await.content(), "b");
+    let state = served.manage("GET", "/state", "").await;
+    let (text, state) = (state.text(), state.json());
+    assert_eq!(state["snapshot"]["hash"], hash.as_str(), "known by the hash of what was delivered");
+    let finding = &state["findings"][0];
+    assert_eq!((finding["name"].as_str(), finding["field"].as_str()), (Some("a"), Some("spec.proxyURL")), "{finding}");
+    assert!(state["connections"].as_array().unwrap().iter().all(|c| c["name"] != "a") && !text.contains("hush"), "{text}");
+    assert_eq!(state["fragments"], serde_json::json!({}), "nobody may take it for programmed");
+}
+
+#[tokio::test]
+async fn a_request_that_runs_across_a_rotation_sends_the_new_key() {
+    let (vendor, setup) = setup().await;
+    vendor.script("a", [Reply::error(500, "slow").after(1_000)]);
+    let served = Arc::new(setup.clone().start());
+    let asking = tokio::spawn({
+        let served = Arc::clone(&served);
+        async move { served.chat("assistant").await.content() }
+    });
+    while vendor.calls().is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let rotated = setup.change(|s| {
+        s.connections[1].credential = Some(Secret::new("b2"));
+        s.connections[1].credential_fingerprint = "b2".to_owned();
+    });
+    served.gateway.load(rotated.0, Vec::new()).unwrap();
+    assert_eq!(asking.await.unwrap(), "b2");
+    assert_eq!(vendor.calls(), ["a", "b2"]);
+}
+
+#[tokio::test]
+async fn each_stored_document_is_taken_over_on_its_own() {
+    let (vendor, setup) = setup().await;
+    vendor.script("a", [Reply::error(429, "slow").header("retry-after", 60)]);
+    let first = setup.clone().start();
+    assert_eq!(first.chat("assistant").await.content(), "b");
+    let delivered = first.gateway.ledger().export(clock::now());
+    let path = std::env::temp_dir().join(format!("omniroute-life-{}.db", rand::random::<u64>()));
+    let pins = Sessions::default();
+    pins.remember_response(response_key("client", "resp_1"), &"b".into(), clock::now());
+    let store = Sqlite::open(&path).unwrap();
+    store.save(Document::Ledger, b"nonsense").unwrap();
+    store.save(Document::Leases, b"nonsense").unwrap();
+    store.save(Document::Sessions, &pins.export(clock::now()).unwrap()).unwrap();
+    let second = Gateway::new(Box::new(store)).unwrap();
+    second.prepare_restore(Some(&delivered)).unwrap_err();
+    second.load(setup.0, Vec::new()).unwrap();
+    assert!(second.state().connections[0].until.is_some(), "the delivered checkpoint counts");
+    assert_eq!(second.sessions().response(&response_key("client", "resp_1"), clock::now()).as_deref(), Some("b"));
+    drop(second);
+    std::fs::remove_file(path).unwrap();
 }
 
 #[tokio::test]

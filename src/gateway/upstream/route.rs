@@ -79,6 +79,18 @@ pub enum UpstreamConfigError {
     },
 }
 
+impl UpstreamConfigError {
+    /// The field of the connection that leads to what is wrong.
+    #[must_use]
+    pub const fn connection_field(&self) -> &'static str {
+        match self {
+            Self::Proxy { .. } => "spec.proxyURL",
+            Self::Credential { .. } => "spec.credentials",
+            Self::BaseUrl { .. } | Self::HostNotAllowed { .. } | Self::Header { .. } | Self::Tls { .. } => "spec.providerRef.name",
+        }
+    }
+}
+
 /// An HTTP proxy.
 #[derive(Clone)]
 pub(super) struct Proxy {
