@@ -28,11 +28,19 @@ const LEASE_BINDING: HeaderName = HeaderName::from_static("x-omniroute-lease-bin
 /// How often a request may stand in queues, so that it ends whatever happens.
 const MAX_QUEUED: u32 = 16;
 
-/// A connection that had no slot for this request.
+/// A dispatch that had no slot.
 #[derive(Debug)]
 struct Capped {
-    connection: usize,
+    dispatch: Box<Dispatch>,
     gated: Gated,
+}
+
+/// The slot that came for one of them.
+#[derive(Debug)]
+struct Reserved {
+    connection: usize,
+    target: Arc<str>,
+    pass: Pass,
 }
 
 /// Where the loop stands after a dispatch.
@@ -45,18 +53,16 @@ enum Progress {
 #[derive(Debug)]
 pub(super) struct Engine {
     context: Context,
-    resolved: Resolved,
-    request: Request,
     walk: Walk,
     times: Clock,
     /// The connection that failed last, and why, for the failover metric.
     previous: Option<(Arc<str>, Reason)>,
     /// The last dispatch and, of the last failure, the upstream's answer.
-    last: Option<(Dispatch, Option<attempt::Kept>)>,
-    /// Connections that would be asked if they had a slot.
+    last: Option<(Box<Dispatch>, Option<attempt::Kept>)>,
+    /// Dispatches that would be made if they had a slot.
     capped: Vec<Capped>,
-    /// The slot that was waited for, and its connection.
-    reserved: Option<(usize, Pass)>,
+    /// The slot that was waited for; the next step uses it or gives it back.
+    reserved: Option<Reserved>,
     queued: u32,
 }
 
@@ -65,9 +71,11 @@ impl Engine {
     ///
     /// # Errors
     /// The name means nothing.
-    pub fn new(context: Context, resolved: Resolved, request: Request, times: Clock) -> Result<Self, Refusal> {
-        let walk = walk(&context, &resolved, &request)?;
-        Ok(Self { context, resolved, request, walk, times, previous: None, last: None, capped: Vec::new(), reserved: None, queued: 0 })
+    pub fn new(context: Context, resolved: &Resolved, request: Request, times: Clock) -> Result<Self, Refusal> {
+        let name = &context.head.model;
+        let walk = Walk::new(&context.shared.loaded.router, resolved, name, request)
+            .ok_or_else(|| Refusal::new(404, "model_not_found", format!("there is no model `{name}` here")).param("model").hopeless())?;
+        Ok(Self { context, walk, times, previous: None, last: None, capped: Vec::new(), reserved: None, queued: 0 })
     }
 
     /// Walks until there is an answer.
@@ -75,33 +83,14 @@ impl Engine {
         loop {
             match self.next() {
                 Step::Dispatch(dispatch) => {
-                    self = match self.dispatch(*dispatch).await {
+                    self = match self.dispatch(dispatch).await {
                         Progress::Answered(answered) => return answered,
                         Progress::Open(engine) => *engine,
                     };
                 }
-                Step::Wait { ms, .. } => {
-                    let pause = tokio::time::sleep(Duration::from_millis(ms));
-                    let capped = std::mem::take(&mut self.capped);
-                    let slot = async {
-                        match first_slot(&capped).await {
-                            Ok(slot) => slot,
-                            // No slot came in time; the timer may still help.
-                            Err(_) => std::future::pending().await,
-                        }
-                    };
-                    let either = async {
-                        tokio::select! {
-                            () = pause => None,
-                            slot = slot => Some(slot),
-                        }
-                    };
-                    if let Some(slot) = self.times.elsewhere.during(either).await {
-                        self.begin_again(slot);
-                    }
-                }
+                Step::Wait { ms, .. } => self.wait(Duration::from_millis(ms)).await,
                 Step::Stop(answer) => match self.wait_for_slot(&answer).await {
-                    Some(Ok(slot)) => self.begin_again(slot),
+                    Some(Ok(())) => {}
                     Some(Err(error)) => return self.end(&ending::local(error.status(), error.code(), &error.to_string())),
                     None => return self.end(&answer),
                 },
@@ -112,15 +101,21 @@ impl Engine {
     fn next(&mut self) -> Step {
         let shared = &self.context.shared;
         let present = Present { shared, ignore_leases: false };
-        self.walk.next(&present, clock::now(), &mut rand::random::<u64>)
+        let step = self.walk.next(&present, clock::now(), &mut rand::random::<u64>);
+        // A slot that the walk does not go on with is for somebody else.
+        let unused = |reserved: &mut Reserved| match &step {
+            Step::Dispatch(dispatch) => dispatch.connection.index != reserved.connection || dispatch.target != reserved.target,
+            Step::Wait { .. } | Step::Stop(_) => true,
+        };
+        drop(self.reserved.take_if(unused));
+        step
     }
 
-    async fn dispatch(mut self, dispatch: Dispatch) -> Progress {
+    async fn dispatch(mut self, dispatch: Box<Dispatch>) -> Progress {
         if dispatch.delay_ms > 0 {
             self.times.elsewhere.during(tokio::time::sleep(Duration::from_millis(dispatch.delay_ms))).await;
         }
-        let connection = dispatch.connection.index;
-        let reserved = self.reserved.take_if(|(reserved, _)| *reserved == connection).map(|(_, pass)| pass);
+        let reserved = self.reserved.take().map(|reserved| reserved.pass);
         let outcome = attempt::run(&self.context, &dispatch, reserved, &mut self.times.elsewhere).await;
         let now = clock::now();
         match outcome {
@@ -128,7 +123,7 @@ impl Engine {
             Outcome::Capped(gated, blocked) => {
                 let answer = refused(blocked);
                 self.walk.refused_locally(Exclusion::of(ExclusionReason::ConcurrencyCap), Some(answer));
-                self.capped.push(Capped { connection, gated });
+                self.capped.push(Capped { dispatch, gated });
             }
             Outcome::Expired(limit) => {
                 let message = format!("the request ran longer than the {} ms that rateLimits.executionMaxWait allows", limit.as_millis());
@@ -206,53 +201,85 @@ impl Engine {
         Some(format!("strategy={strategy:?}; target={}; connection={}; attempts={attempts}", dispatch.label, dispatch.connection.name))
     }
 
+    /// Sleeps until a timer ends; a slot that comes earlier is taken up.
+    async fn wait(&mut self, pause: Duration) {
+        let pause = tokio::time::sleep(pause);
+        let capped = std::mem::take(&mut self.capped);
+        if capped.is_empty() || self.queued >= MAX_QUEUED {
+            return self.times.elsewhere.during(pause).await;
+        }
+        self.queued += 1;
+        let slot = async {
+            match first_slot(&capped).await {
+                Ok(slot) => slot,
+                // No slot came in time; the timer may still help.
+                Err(_) => std::future::pending().await,
+            }
+        };
+        let either = async {
+            tokio::select! {
+                () = pause => None,
+                slot = slot => Some(slot),
+            }
+        };
+        // After the timer the walk looks at everything anew, also at what has no slot.
+        if let Some(slot) = self.times.elsewhere.during(either).await {
+            self.take_up(capped, slot);
+        }
+    }
+
     /// Stands in the queues of all connections that only lacked a slot, when nothing else is left that could serve (decisions 5.3). `None`
     /// when there is nothing to wait for.
-    async fn wait_for_slot(&mut self, answer: &Answer) -> Option<Result<(usize, Pass), QueueError>> {
-        let over = matches!(answer.terminal_reason, "max_attempts_exceeded" | "combo_timeout" | "protected_priority_stop");
+    async fn wait_for_slot(&mut self, answer: &Answer) -> Option<Result<(), QueueError>> {
+        let over = match answer.terminal_reason {
+            "max_attempts_exceeded" | "combo_timeout" => true,
+            // Nothing went wrong yet: the protected target is only busy.
+            "protected_priority_stop" => self.last.is_some(),
+            // Its one call was made.
+            _ => self.walk.request().single_call && self.last.is_some(),
+        };
         let theirs = answer.status != 429 && answer.status < 500;
-        if self.capped.is_empty() || over || theirs || self.queued >= MAX_QUEUED || self.request.single_call {
+        if self.capped.is_empty() || over || theirs || self.queued >= MAX_QUEUED {
             return None;
         }
         self.queued += 1;
         let capped = std::mem::take(&mut self.capped);
-        let slot = self.times.elsewhere.during(first_slot(&capped)).await;
-        match slot {
+        match self.times.elsewhere.during(first_slot(&capped)).await {
+            Ok(slot) => {
+                self.take_up(capped, slot);
+                Some(Ok(()))
+            }
             // What failed before says more than the queue.
             Err(_) if self.last.is_some() => None,
-            slot => Some(slot),
+            Err(error) => Some(Err(error)),
         }
     }
 
-    /// Walks anew, with a slot in hand.
-    fn begin_again(&mut self, slot: (usize, Pass)) {
-        self.reserved = Some(slot);
-        if let Ok(walk) = walk(&self.context, &self.resolved, &self.request) {
-            self.walk = walk;
+    /// Goes on with the dispatch whose slot came; the others may still be waited for.
+    fn take_up(&mut self, mut capped: Vec<Capped>, (at, pass): (usize, Pass)) {
+        let Capped { dispatch, .. } = capped.swap_remove(at);
+        self.capped = capped;
+        if self.walk.slot_free(&dispatch, clock::now()) {
+            self.reserved = Some(Reserved { connection: dispatch.connection.index, target: Arc::clone(&dispatch.target), pass });
         }
     }
 }
 
-fn walk(context: &Context, resolved: &Resolved, request: &Request) -> Result<Walk, Refusal> {
-    let name = &context.head.model;
-    Walk::new(&context.shared.loaded.router, resolved, name, request.clone())
-        .ok_or_else(|| Refusal::new(404, "model_not_found", format!("there is no model `{name}` here")).param("model").hopeless())
-}
-
-/// The first slot that any of them gets.
+/// The first slot that any of them gets, by position.
 async fn first_slot(capped: &[Capped]) -> Result<(usize, Pass), QueueError> {
-    let mut queues: FuturesUnordered<_> = capped
-        .iter()
-        .map(|capped| async { (capped.connection, capped.gated.queue.pass(&capped.gated.wants, capped.gated.patience).await) })
-        .collect();
+    let place = |(at, capped): (usize, &Capped)| {
+        let Gated { queue, wants, patience } = capped.gated.clone();
+        async move { (at, queue.pass(&wants, patience).await) }
+    };
+    let mut queues: FuturesUnordered<_> = capped.iter().enumerate().map(place).collect();
     let mut last = QueueError::SlotsTimeout;
-    while let Some((connection, passed)) = queues.next().await {
+    while let Some((at, passed)) = queues.next().await {
         match passed {
-            Ok(pass) => return Ok((connection, pass)),
+            Ok(pass) => return Ok((at, pass)),
             Err(error) => last = error,
         }
     }
-    if capped.is_empty() { std::future::pending().await } else { Err(last) }
+    Err(last)
 }
 
 /// What a client hears when it may not even wait.

@@ -136,7 +136,7 @@ pub(super) async fn run(
         request.only_connection = Some(leases::bind(&shared, lease, &resolved, &request, &head.model)?);
     }
     let context = Context { shared: Arc::new(shared), headers: parts.headers, head, body: held.bytes };
-    let engine = Engine::new(context, resolved, request, times)?;
+    let engine = Engine::new(context, &resolved, request, times)?;
     // Held for replays until the answer begins; an answer that streams needs none of it.
     let _buffered = held.buffered;
     Ok(engine.run().await)

@@ -49,6 +49,8 @@ pub(super) enum Standing {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Exhaustion {
     marks: Vec<Mark>,
+    /// What the gateway itself could not dispatch in this pass.
+    refused: Vec<Reach>,
     /// Computed rests that this request caused itself, also in earlier passes.
     own: Vec<Reach>,
 }
@@ -80,11 +82,19 @@ impl Exhaustion {
 
     /// Notes that the gateway itself could not dispatch: not again in this pass.
     pub(super) fn refuse(&mut self, leaf: &Leaf, connection: &ConnectionNode) {
-        self.marks.push(Mark { reach: Reach::Model(connection.index, leaf.model.clone()), soft: false, lasting: false });
+        self.refused.push(Reach::Model(connection.index, leaf.model.clone()));
+    }
+
+    /// What was refused can be dispatched after all.
+    pub(super) fn admit(&mut self, leaf: &Leaf, connection: &ConnectionNode) {
+        self.refused.retain(|reach| !reach.covers(leaf, connection));
     }
 
     /// How a target stands on a connection.
     pub(super) fn standing(&self, leaf: &Leaf, connection: &ConnectionNode) -> Standing {
+        if self.refused.iter().any(|reach| reach.covers(leaf, connection)) {
+            return Standing::Out;
+        }
         let mut standing = Standing::Fresh;
         for mark in self.marks.iter().filter(|mark| mark.reach.covers(leaf, connection)) {
             if !mark.soft {
@@ -105,6 +115,7 @@ impl Exhaustion {
     /// Forgets what makes another pass worth while.
     pub(super) fn start_over(&mut self) {
         self.marks.retain(|mark| mark.lasting);
+        self.refused.clear();
     }
 
     /// From now on rests are respected, whoever caused them.

@@ -61,6 +61,28 @@ async fn when_all_are_full_the_first_slot_anywhere_is_taken() {
 }
 
 #[tokio::test]
+async fn who_waited_for_a_slot_goes_on_where_it_was() {
+    let (vendor, served) = two_accounts(|s| {
+        s.connections[1].max_concurrent = 1;
+        s.combos[0].attempts.max = 2;
+        s.combos[0].attempts.per_target = 1;
+    })
+    .await;
+    vendor.script("a", [Reply::error(401, "no").after(0), Reply::error(500, "broken")]);
+    vendor.script("b", [Reply::chat("b").after(400), Reply::error(500, "broken too")]);
+    let (first, second) = tokio::join!(served.chat("assistant"), async {
+        seen(&vendor, 2).await;
+        served.manage("POST", "/api/resilience/cooldowns", r#"{"all": true}"#).await;
+        served.chat("assistant").await
+    });
+    assert_eq!(first.content(), "b");
+    assert_eq!(vendor.calls(), ["a", "b", "a", "b"], "what failed before the wait is not called again after it");
+    assert_eq!(second.status, 500, "{}", second.text());
+    assert_eq!(second.header("x-omniroute-combo-attempted"), Some("2"));
+    assert_eq!(second.header("x-omniroute-decision"), Some("strategy=Priority; target=one/m1; connection=b; attempts=2"));
+}
+
+#[tokio::test]
 async fn limits_of_the_queue_have_codes_of_their_own_and_blame_nobody() {
     let (vendor, served) = two_accounts(|s| {
         s.connections.truncate(1);

@@ -281,6 +281,67 @@ fn a_local_refusal_blames_nobody_and_counts_nothing() {
 }
 
 #[test]
+fn a_slot_that_comes_is_used_first_and_nothing_is_forgotten() {
+    let mut c = combo("c", Strategy::Priority, &["a/m", "b/m", "c/m"]);
+    c.attempts.max = 2;
+    let router = router(snapshot(vec![c]));
+    let mut walk = Walk::new(&router, &router.resolve("c"), "c", chat()).unwrap();
+    let (world, mut rng) = (World::default(), Seeded(1));
+    let broken = verdict(Reason::ServerError);
+    let failure =
+        Failure { verdict: &broken, status: 500, message: "no", quality: false, timeout: false, passable: true, latency_ms: 1 };
+    assert!(matches!(walk.next(&world, START, &mut rng), Step::Dispatch(d) if &*d.connection.name == "a"));
+    walk.failed(&failure, START);
+    let Step::Dispatch(refused) = walk.next(&world, START, &mut rng) else { panic!("`b` is open") };
+    walk.refused_locally(Exclusion::of(ExclusionReason::ConcurrencyCap), None);
+    let Step::Dispatch(other) = walk.next(&world, START, &mut rng) else { panic!("`c` is open") };
+    walk.refused_locally(Exclusion::of(ExclusionReason::ConcurrencyCap), None);
+    let Step::Stop(answer) = walk.next(&world, START, &mut rng) else { panic!("`a` failed, the others are full") };
+    assert_eq!(answer.diagnostics.attempted, 1);
+    assert!(walk.slot_free(&refused, START));
+    assert!(!walk.slot_free(&refused, START), "it is taken up once");
+    let Step::Dispatch(again) = walk.next(&world, START, &mut rng) else { panic!("`b` has a slot") };
+    assert_eq!((&*again.connection.name, again.attempt, again.hop, again.combo), ("b", 2, Hop::NextTarget, Some(0)));
+    walk.failed(&failure, START);
+    assert!(matches!(walk.next(&world, START, &mut rng), Step::Stop(_)));
+    assert!(walk.slot_free(&other, START));
+    let Step::Stop(answer) = walk.next(&world, START, &mut rng) else { panic!("two attempts are all") };
+    assert_eq!((answer.terminal_reason, answer.diagnostics.attempted), ("max_attempts_exceeded", 2));
+    assert_eq!(answer.diagnostics.attempt_order, ["a/m", "b/m"]);
+}
+
+#[test]
+fn a_slot_behind_a_gate_that_closed_meanwhile_is_not_used() {
+    let router = router(snapshot(vec![combo("c", Strategy::Priority, &["a/m"])]));
+    let mut walk = Walk::new(&router, &router.resolve("c"), "c", chat()).unwrap();
+    let (world, mut rng) = (World::default(), Seeded(1));
+    let Step::Dispatch(refused) = walk.next(&world, START, &mut rng) else { panic!("it is open") };
+    walk.refused_locally(Exclusion::of(ExclusionReason::ConcurrencyCap), None);
+    assert!(matches!(walk.next(&world, START, &mut rng), Step::Stop(_)));
+    world.rest(0, Exclusion::of(ExclusionReason::Terminal));
+    assert!(walk.slot_free(&refused, START));
+    let Step::Stop(answer) = walk.next(&world, START, &mut rng) else { panic!("it is out of use") };
+    assert_eq!((answer.code.as_str(), answer.diagnostics.attempted), ("ALL_ACCOUNTS_INACTIVE", 0));
+}
+
+#[test]
+fn a_repetition_at_the_end_of_the_list_belongs_to_its_combo() {
+    let mut c = combo("c", Strategy::Priority, &["a/m"]);
+    c.attempts.per_target = 0;
+    let router = router(snapshot(vec![c]));
+    let mut walk = Walk::new(&router, &router.resolve("c"), "c", chat()).unwrap();
+    let (world, mut rng) = (World::default(), Seeded(1));
+    let broken = verdict(Reason::ServerError);
+    let failure =
+        Failure { verdict: &broken, status: 500, message: "no", quality: false, timeout: false, passable: true, latency_ms: 1 };
+    for attempt in 1..=2 {
+        let Step::Dispatch(dispatch) = walk.next(&world, START, &mut rng) else { panic!("attempt {attempt}") };
+        assert_eq!(dispatch.combo, Some(0), "attempt {attempt}: its checks and its gates are those of the combo");
+        walk.failed(&failure, START);
+    }
+}
+
+#[test]
 fn a_nested_combo_turns_only_when_it_is_reached() {
     let nested = combo("inner", Strategy::RoundRobin, &["x/m", "y/m"]);
     let mut bench = Bench::new(snapshot(vec![combo("c", Strategy::Priority, &["first/m", "inner"]), nested]));

@@ -19,7 +19,7 @@ impl Walk {
         if self.ending.is_some() {
             return None;
         }
-        if self.limits.per_target == 0 && self.last.as_ref().is_some_and(|last| self.count(last) < 2) {
+        if self.limits.per_target == 0 && self.last.as_ref().is_some_and(|last| self.count(&last.connection, &last.leaf) < 2) {
             self.again = Some(self.limits.retry_delay_ms);
             let step = self.repeat(live, now);
             if step.is_some() || self.ending.is_some() {
@@ -54,9 +54,9 @@ impl Walk {
         {
             return wait;
         }
-        self.done = true;
         let mut usable_now = false;
-        let mut excluded = std::mem::take(&mut self.barred);
+        // The walk may go on after this, when a slot comes: what it knows stays.
+        let mut excluded = self.barred.clone();
         for (leaf, identity, connection) in &self.seen {
             let exclusion = match self.router.check(live, connection, &leaf.model, now) {
                 Err(exclusion) => exclusion,
@@ -85,7 +85,7 @@ impl Walk {
             pool_size,
             attempted: self.dispatched,
             attempt_order: self.order.iter().map(ToString::to_string).collect(),
-            local: self.local.take(),
+            local: self.local.clone(),
             now,
         });
         Step::Stop(Box::new(answer))
@@ -118,7 +118,7 @@ impl Walk {
     fn put_aside(&mut self, live: &dyn Live, now: EpochMs) -> Option<Step> {
         self.deferred.reverse();
         while let Some(running) = self.deferred.pop() {
-            if self.count(&running) > 0 || self.exhaustion.standing(&running.leaf, &running.connection) == Standing::Out {
+            if self.count(&running.connection, &running.leaf) > 0 || self.exhaustion.standing(&running.leaf, &running.connection) == Standing::Out {
                 continue;
             }
             let rests = match self.router.check(live, &running.connection, &running.leaf.model, now) {
@@ -147,23 +147,22 @@ impl Walk {
         let usable =
             |c: &&Arc<ConnectionNode>| self.request.key.allows_connection(c.index) && self.router.check(live, c, &leaf.model, now).is_ok();
         let connection = leaf.connections.iter().find(usable)?.clone();
-        let running = Running { identity: leaf.label.clone(), leaf, connection, emergency: true };
+        let running = Running { identity: leaf.label.clone(), leaf, connection, combo: None, emergency: true };
         self.dispatch(running, Hop::NextTarget, 0, false, now)
     }
 
     /// Whether something that was passed over can be used by now.
     fn someone_came_back(&self, live: &dyn Live, now: EpochMs) -> bool {
-        self.seen.iter().any(|(leaf, identity, connection)| {
-            let running = Running { leaf: leaf.clone(), identity: identity.clone(), connection: connection.clone(), emergency: false };
-            self.count(&running) == 0
+        self.seen.iter().any(|(leaf, _, connection)| {
+            self.count(connection, leaf) == 0
                 && self.exhaustion.standing(leaf, connection) == Standing::Fresh
                 && self.router.check(live, connection, &leaf.model, now).is_ok()
         })
     }
 
     /// Dispatches of a pair in this pass.
-    pub(super) fn count(&self, running: &Running) -> u32 {
-        let same = |(c, m, _): &&(usize, Arc<str>, u32)| *c == running.connection.index && *m == running.leaf.model;
+    pub(super) fn count(&self, connection: &ConnectionNode, leaf: &Leaf) -> u32 {
+        let same = |(c, m, _): &&(usize, Arc<str>, u32)| *c == connection.index && *m == leaf.model;
         self.counts.iter().find(same).map_or(0, |(.., count)| *count)
     }
 

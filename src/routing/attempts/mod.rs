@@ -6,20 +6,23 @@
 //!     Dispatch(d) => { sleep d.delay_ms; dispatch; walk.succeeded(..) and return, or walk.failed(..), or walk.refused_locally(..) }
 //!     Wait { ms, .. } => sleep ms
 //!     Stop(answer) => return answer
+//!     // In place of the last two, a slot may come first that some dispatch lacked: walk.slot_free(dispatch)
 //! } }
 //! ```
 
 mod finish;
+mod local;
 mod moves;
 
 use std::sync::Arc;
 
 pub(super) use finish::excluded_entry;
+use local::Slotless;
 
 use super::answers::{self, Answer, Excluded, FailureRecord, Why};
 use super::exhaustion::{Exhaustion, is_dead_credential};
 use super::filter::WindowRules;
-use super::live::{Exclusion, ExclusionReason, Live, transient};
+use super::live::{Exclusion, Live, transient};
 use super::order::{Place, Scope};
 use super::random::Random;
 use super::request::Request;
@@ -175,6 +178,8 @@ struct Running {
     leaf: Arc<Leaf>,
     identity: Arc<str>,
     connection: Arc<ConnectionNode>,
+    /// The combo whose entry it is; `None` for direct requests and the emergency hop.
+    combo: Option<usize>,
     emergency: bool,
 }
 
@@ -223,8 +228,11 @@ pub struct Walk {
     /// Every pair that was looked at in this pass.
     seen: Vec<(Arc<Leaf>, Arc<str>, Arc<ConnectionNode>)>,
     barred: Vec<Excluded>,
+    /// What the gateway itself kept from being dispatched in this pass for want of a slot.
+    slotless: Vec<Slotless>,
+    /// One of them that has a slot now.
+    granted: Option<(Running, Hop)>,
     local: Option<Answer>,
-    done: bool,
 }
 
 impl Walk {
@@ -279,8 +287,9 @@ impl Walk {
             shapes: Vec::new(),
             seen: Vec::new(),
             barred: Vec::new(),
+            slotless: Vec::new(),
+            granted: None,
             local: None,
-            done: false,
         })
     }
 
@@ -317,7 +326,7 @@ impl Walk {
             if !self.in_pass {
                 self.start_pass(live, now, rng);
             }
-            let step = self.repeat(live, now).or_else(|| self.next_connection(live, now));
+            let step = self.dispatch_granted(live, now).or_else(|| self.repeat(live, now)).or_else(|| self.next_connection(live, now));
             if let Some(step) = step {
                 return step;
             }
@@ -338,7 +347,6 @@ impl Walk {
             speed.push(latency_ms, false, now);
         }
         self.tell_all(EventKind::Succeeded { latency_ms }, now);
-        self.done = true;
     }
 
     /// The dispatched target failed. Tell the ledger first: what it put to rest is looked at by the next step.
@@ -371,7 +379,7 @@ impl Walk {
             return;
         }
         if may_repeat(failure) {
-            let count = self.count(&running);
+            let count = self.count(&running.connection, &running.leaf);
             if self.limits.per_target > 1 && count < self.limits.per_target {
                 self.again = Some(self.limits.retry_delay_ms);
             }
@@ -381,24 +389,6 @@ impl Walk {
         }
         let short_rest = verdict.cooldown_ms <= MAX_FALLBACK_REST_MS && matches!(failure.status, 502..=504);
         self.pause_ms = if short_rest { verdict.cooldown_ms.min(self.limits.fallback_delay_ms) } else { 0 };
-    }
-
-    /// The gateway itself could not dispatch: the connection has no free slot, or a gate closed in the meantime. No attempt is counted and
-    /// nobody is blamed. `answer` is what the client gets if nothing else can serve.
-    pub fn refused_locally(&mut self, exclusion: Exclusion, answer: Option<Answer>) {
-        let Some(running) = self.running.take() else { return };
-        self.dispatched = self.dispatched.saturating_sub(1);
-        self.order.pop();
-        self.exhaustion.refuse(&running.leaf, &running.connection);
-        if let Some(visit) = &mut self.visit
-            && !exclusion.is_quota()
-        {
-            visit.gate.get_or_insert(exclusion);
-        }
-        if matches!(exclusion.reason, ExclusionReason::ConcurrencyCap | ExclusionReason::AdmissionLane) {
-            self.local = answer.or_else(|| self.local.take());
-        }
-        self.exclude(&running.leaf, &running.identity, Some(&running.connection), exclusion, None);
     }
 }
 

@@ -26,6 +26,7 @@ impl Walk {
         self.seen.clear();
         self.barred.clear();
         self.visited.clear();
+        self.slotless.clear();
         self.last = None;
         match self.root.clone() {
             Root::Direct(leaf) => {
@@ -54,7 +55,8 @@ impl Walk {
     pub(super) fn next_connection(&mut self, live: &dyn Live, now: EpochMs) -> Option<Step> {
         let mut visit = self.visit.take()?;
         while let Some(connection) = visit.pending.pop() {
-            let running = Running { leaf: visit.leaf.clone(), identity: visit.identity.clone(), connection, emergency: false };
+            let combo = self.frames.last().map(|f| f.combo);
+            let running = Running { leaf: visit.leaf.clone(), identity: visit.identity.clone(), connection, combo, emergency: false };
             if let Err(gate) = self.gate(&running, live, now) {
                 visit.gate = visit.gate.or(gate);
                 continue;
@@ -121,7 +123,7 @@ impl Walk {
             deadline,
             ignores_rest,
             emergency: running.emergency,
-            combo: self.frames.last().map(|f| f.combo),
+            combo: running.combo,
         };
         self.running = Some(running);
         Some(Step::Dispatch(Box::new(step)))
@@ -236,7 +238,9 @@ impl Walk {
             if self.seen.len() < MAX_SEEN {
                 self.seen.push((leaf.clone(), identity.clone(), connection.clone()));
             }
-            let running = Running { leaf: leaf.clone(), identity: identity.clone(), connection: connection.clone(), emergency: false };
+            let combo = self.frames.last().map(|f| f.combo);
+            let (leaf, identity) = (leaf.clone(), identity.clone());
+            let running = Running { leaf, identity, connection: connection.clone(), combo, emergency: false };
             match self.gate(&running, live, now) {
                 Ok(()) => visit.pending.push(connection.clone()),
                 Err(gate) => {
