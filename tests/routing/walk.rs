@@ -288,8 +288,7 @@ fn a_slot_that_comes_is_used_first_and_nothing_is_forgotten() {
     let mut walk = Walk::new(&router, &router.resolve("c"), "c", chat()).unwrap();
     let (world, mut rng) = (World::default(), Seeded(1));
     let broken = verdict(Reason::ServerError);
-    let failure =
-        Failure { verdict: &broken, status: 500, message: "no", quality: false, timeout: false, passable: true, latency_ms: 1 };
+    let failure = Failure { verdict: &broken, status: 500, message: "no", quality: false, timeout: false, passable: true, latency_ms: 1 };
     assert!(matches!(walk.next(&world, START, &mut rng), Step::Dispatch(d) if &*d.connection.name == "a"));
     walk.failed(&failure, START);
     let Step::Dispatch(refused) = walk.next(&world, START, &mut rng) else { panic!("`b` is open") };
@@ -332,8 +331,7 @@ fn a_repetition_at_the_end_of_the_list_belongs_to_its_combo() {
     let mut walk = Walk::new(&router, &router.resolve("c"), "c", chat()).unwrap();
     let (world, mut rng) = (World::default(), Seeded(1));
     let broken = verdict(Reason::ServerError);
-    let failure =
-        Failure { verdict: &broken, status: 500, message: "no", quality: false, timeout: false, passable: true, latency_ms: 1 };
+    let failure = Failure { verdict: &broken, status: 500, message: "no", quality: false, timeout: false, passable: true, latency_ms: 1 };
     for attempt in 1..=2 {
         let Step::Dispatch(dispatch) = walk.next(&world, START, &mut rng) else { panic!("attempt {attempt}") };
         assert_eq!(dispatch.combo, Some(0), "attempt {attempt}: its checks and its gates are those of the combo");

@@ -118,7 +118,9 @@ impl Walk {
     fn put_aside(&mut self, live: &dyn Live, now: EpochMs) -> Option<Step> {
         self.deferred.reverse();
         while let Some(running) = self.deferred.pop() {
-            if self.count(&running.connection, &running.leaf) > 0 || self.exhaustion.standing(&running.leaf, &running.connection) == Standing::Out {
+            if self.count(&running.connection, &running.leaf) > 0
+                || self.exhaustion.standing(&running.leaf, &running.connection) == Standing::Out
+            {
                 continue;
             }
             let rests = match self.router.check(live, &running.connection, &running.leaf.model, now) {
