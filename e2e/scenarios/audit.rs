@@ -119,6 +119,34 @@ pub fn one_writer(world: &World) -> Outcome {
     ensure(wrong.is_empty(), || wrong.join("\n"))
 }
 
+/// A stale cache is no reason to ask for the same refusal again and again: no five conflicts of one status within two seconds.
+pub fn few_conflicts(world: &World) -> Outcome {
+    let mut refused: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for event in world.cluster.audit()?.iter().filter(|event| by_operator(event) && text(event, "/objectRef/subresource") == "status") {
+        if event.pointer("/responseStatus/code") == Some(&json!(409)) {
+            refused.entry(text(event, "/requestURI").to_owned()).or_default().push(text(event, "/requestReceivedTimestamp").to_owned());
+        }
+    }
+    let close = |times: &[String]| match times {
+        [first, .., last] => seconds(last).zip(seconds(first)).is_some_and(|(last, first)| last - first < 2.0),
+        _ => false,
+    };
+    let wrong: Vec<_> = refused
+        .iter_mut()
+        .filter_map(|(uri, times)| {
+            times.sort();
+            times.windows(5).find(|window| close(window)).map(|window| format!("{uri}: {window:?}"))
+        })
+        .collect();
+    ensure(wrong.is_empty(), || wrong.join("\n"))
+}
+
+/// Seconds since the epoch.
+fn seconds(time: &str) -> Option<f64> {
+    let time: k8s_openapi::jiff::Timestamp = time.parse().ok()?;
+    Some(time.as_duration().as_secs_f64())
+}
+
 /// Rights in use and rights granted are the same set.
 pub fn least_privilege(world: &World) -> Outcome {
     let events = world.cluster.audit()?;

@@ -74,7 +74,7 @@ pub fn api_server_away(world: &World) -> Outcome {
     until(CAUGHT_UP, "the Service with its pods back", || client.borrow_mut().served_by(CLIENT_KEY, "assistant").ok())
 }
 
-/// The time until everything is seen again: watches come back with growing pauses, of at most half a minute each.
+/// The time until everything is seen again: watches come back with growing pauses, of at most ten seconds each, and pods and nodes take theirs.
 const CAUGHT_UP: Duration = Duration::from_secs(120);
 
 /// Traffic flows all the time, and a gateway that dies comes back from the mounted copies.

@@ -389,10 +389,11 @@ impl Caches {
         self.children.get(&kind)?.get(namespace, name)
     }
 
-    /// A child was written: the caches need not wait for the watch to say so.
-    pub fn wrote(&self, kind: ChildKind, namespace: &str, name: &str, live: Option<Live>) {
+    /// A child was written: the caches need not wait for the watch to say so. A watch that was faster knows more.
+    pub fn wrote(&self, kind: ChildKind, namespace: &str, name: &str, live: Live) {
         if let Some(store) = self.children.get(&kind) {
-            store.set((namespace.to_owned(), name.to_owned()), live.map(Arc::new));
+            let version = |live: &Live| live.resource_version.parse::<u64>().unwrap_or(0);
+            store.replace_older(&(namespace.to_owned(), name.to_owned()), live, version);
         }
     }
 }

@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::error::{Error, WRITE_TIMEOUT, call};
+use super::store::Pauses;
 
 /// Times of the election.
 #[derive(Clone, Copy, Debug)]
@@ -245,7 +246,7 @@ impl Election {
     /// Takes part until `stop`, then gives the lease back, so that the next replica takes over at once.
     pub async fn run(mut self, stop: CancellationToken) {
         let config = watcher::Config::default().fields(&format!("metadata.name={}", self.name)).timeout(240);
-        let mut events = watcher(self.api.clone(), config).default_backoff().boxed();
+        let mut events = watcher(self.api.clone(), config).backoff(Pauses::default()).boxed();
         loop {
             let pause = self.turn().await;
             tokio::select! {

@@ -306,7 +306,7 @@ impl Worker {
             Ok(None) => Ok(()),
             Ok(Some(live)) => {
                 self.parts.metrics.child_write(child.kind.name(), "Written");
-                self.parts.caches.wrote(child.kind, &owner.namespace, &child.name, Some(live));
+                self.parts.caches.wrote(child.kind, &owner.namespace, &child.name, live);
                 Ok(())
             }
             Err(error) => {

@@ -8,6 +8,9 @@
 //! * repeats (a deadline moves, a counter grows): behind everything else, at most 2 per second, at most one per object in 5 seconds.
 //!
 //! An object that flaps is treated as repeating itself after four transitions.
+//!
+//! A write that the API server refuses, because it knows a newer version of the object, waits until the caches show that version. If they do
+//! not for a while (the watch is still away after an outage), the object is read once and the write tried on top of what that shows.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -23,6 +26,9 @@ pub const CAPACITY: usize = 50_000;
 pub const REPEAT_INTERVAL: Duration = Duration::from_secs(5);
 /// The same for rules, whose counters grow with every error.
 pub const RULE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// First and longest wait for the caches after a refused write.
+const HELD: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
 const fn repeat_interval(kind: ObjectKind) -> Duration {
     match kind {
@@ -62,6 +68,9 @@ pub struct StatusWrite {
 pub enum Next {
     /// Write this.
     Write(Box<StatusWrite>, Class),
+    /// The version that this is based on was refused, and the caches have shown no newer one: read the object, and write if it is still in
+    /// the generation that the status is about.
+    Reread(Box<StatusWrite>, Class),
     /// Nothing is due before this much time has passed.
     Wait(Duration),
     /// Nothing to do.
@@ -109,12 +118,22 @@ struct History {
     transitions: Bucket,
 }
 
+/// An object of which the API server knows a newer version than we do.
+#[derive(Debug)]
+struct Held {
+    /// The newest version that was refused.
+    version: u64,
+    until: Instant,
+    times: u32,
+}
+
 /// The queue.
 #[derive(Debug)]
 pub struct Queue {
     entries: HashMap<ObjectKey, Entry>,
     order: [BTreeMap<(Instant, u64), ObjectKey>; 4],
     history: HashMap<ObjectKey, History>,
+    held: HashMap<ObjectKey, Held>,
     transitions: Bucket,
     repeats: Bucket,
     sequence: u64,
@@ -132,6 +151,7 @@ impl Queue {
             entries: HashMap::new(),
             order: Default::default(),
             history: HashMap::new(),
+            held: HashMap::new(),
             transitions: Bucket::new(200.0, 5.0, now),
             repeats: Bucket::new(10.0, 2.0, now),
             sequence: 0,
@@ -170,7 +190,31 @@ impl Queue {
                 due = due.max(history.at + repeat_interval(write.key.kind));
             }
         }
+        match self.held.get(&write.key) {
+            Some(held) if version(&write.resource_version) <= held.version => due = due.max(held.until),
+            Some(_) => drop(self.held.remove(&write.key)),
+            None => {}
+        }
         self.insert(write, class, due)
+    }
+
+    /// The API server refused a write because the object has changed: it, or the newer one of the same object that waits meanwhile, is held
+    /// until the caches have caught up.
+    pub fn refused(&mut self, write: StatusWrite, class: Class, now: Instant) {
+        let refused = version(&write.resource_version);
+        let held = self.held.entry(write.key.clone()).or_insert(Held { version: refused, until: now, times: 0 });
+        held.version = held.version.max(refused);
+        held.until = now + HELD.0.saturating_mul(1 << held.times.min(4)).min(HELD.1);
+        held.times += 1;
+        let (refused, until) = (held.version, held.until);
+        let (write, class, seen) = match self.entries.get(&write.key) {
+            Some(newer) => (newer.write.clone(), newer.class, version(&newer.write.resource_version) > refused),
+            None => (write, class, false),
+        };
+        if !seen {
+            self.cancel(&write.key);
+            self.insert(write, class, until);
+        }
     }
 
     /// Puts a write back that failed, to be tried again then; a newer one of the same object stays.
@@ -185,7 +229,7 @@ impl Queue {
         let mut slot = (due, self.sequence);
         if let Some(old) = self.entries.remove(&key) {
             self.order[old.class as usize].remove(&old.slot);
-            if old.class == class {
+            if old.class == class && old.slot.0 <= due {
                 // It keeps its place: an object that changes all the time must not wait for ever.
                 slot = old.slot;
             }
@@ -209,6 +253,7 @@ impl Queue {
     pub fn forget(&mut self, key: &ObjectKey) {
         self.cancel(key);
         self.history.remove(key);
+        self.held.remove(key);
     }
 
     /// Another replica writes from now on; what we knew about written versions is worthless.
@@ -216,6 +261,7 @@ impl Queue {
         self.entries.clear();
         self.order = Default::default();
         self.history.clear();
+        self.held.clear();
     }
 
     /// Takes the next write that is due.
@@ -238,7 +284,9 @@ impl Queue {
             self.order[class as usize].remove(&slot);
             if let Some(entry) = self.entries.remove(&key) {
                 self.spend(&key, class, now);
-                return Next::Write(Box::new(entry.write), class);
+                let stale = self.held.get(&key).is_some_and(|held| version(&entry.write.resource_version) <= held.version);
+                let write = Box::new(entry.write);
+                return if stale { Next::Reread(write, class) } else { Next::Write(write, class) };
             }
         }
         wait.map_or(Next::Idle, Next::Wait)
@@ -268,6 +316,7 @@ impl Queue {
             waiting.write.resource_version = resource_version.to_owned();
         }
         let StatusWrite { key, status, .. } = write;
+        self.held.remove(&key);
         match self.history.get_mut(&key) {
             Some(history) => {
                 history.at = now;
@@ -298,6 +347,13 @@ mod tests {
     fn take(q: &mut Queue, now: Instant) -> Option<(StatusWrite, Class)> {
         match q.take(now) {
             Next::Write(w, c) => Some((*w, c)),
+            _ => None,
+        }
+    }
+
+    fn reread(q: &mut Queue, now: Instant) -> Option<(StatusWrite, Class)> {
+        match q.take(now) {
+            Next::Reread(w, c) => Some((*w, c)),
             _ => None,
         }
     }
@@ -364,6 +420,50 @@ mod tests {
         assert_eq!(w.resource_version, "2", "based on what we wrote, not on what the cache shows");
         q.put(write("a", 9, 1), Class::Transition, now);
         assert_eq!(take(&mut q, now).unwrap().0.resource_version, "9", "somebody else wrote later: repaired on top of that");
+    }
+
+    #[test]
+    fn a_refused_write_waits_for_the_caches_and_is_then_read_again_with_growing_pauses() {
+        let start = Instant::now();
+        let mut q = Queue::new(start);
+        q.put(write("a", 7, 1), Class::Transition, start);
+        let (first, class) = take(&mut q, start).unwrap();
+        q.refused(first, class, start);
+        let (mut now, mut pauses) = (start, Vec::new());
+        for value in 2..8 {
+            // The stale cache is looked at all the time, and every look asks for the write.
+            for tick in 0..5 {
+                q.put(write("a", 7, value), Class::Transition, now + Duration::from_millis(tick));
+            }
+            let Next::Wait(pause) = q.take(now + Duration::from_millis(5)) else { panic!("held") };
+            pauses.push((pause.as_secs_f64() + 0.005).round() as u64);
+            now += pause + Duration::from_millis(5);
+            let (again, class) = reread(&mut q, now).unwrap();
+            assert_eq!(again.status, json!({"v": value}), "the newest status");
+            q.refused(again, class, now);
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 10, 10]);
+        q.put(write("a", 8, 9), Class::Transition, now);
+        assert_eq!(take(&mut q, now).unwrap().0.resource_version, "8", "the watch is back: at once");
+    }
+
+    #[test]
+    fn what_waits_meanwhile_is_not_replaced_by_a_refused_write() {
+        let now = Instant::now();
+        let mut q = Queue::new(now);
+        q.put(write("a", 7, 1), Class::Answer, now);
+        let (first, class) = take(&mut q, now).unwrap();
+        q.put(write("a", 7, 2), Class::Answer, now);
+        q.refused(first.clone(), class, now);
+        assert!(matches!(q.take(now), Next::Wait(_)), "just as stale");
+        assert_eq!(reread(&mut q, now + HELD.0).unwrap().0.status, json!({"v": 2}));
+        q.put(write("a", 8, 3), Class::Answer, now);
+        q.refused(first, class, now);
+        assert_eq!(take(&mut q, now).unwrap().0.status, json!({"v": 3}), "the caches were faster than the refusal");
+        let written = write("a", 8, 3);
+        q.written(written, "9", now);
+        q.put(write("a", 9, 4), Class::Answer, now);
+        assert!(take(&mut q, now).is_some() && q.held.is_empty());
     }
 
     #[test]

@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
+use kube::runtime::utils::Backoff;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Resource};
+use rand::RngExt as _;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -18,6 +21,45 @@ use super::metrics::Metrics;
 const WATCH_SECONDS: u32 = 230;
 /// Objects per page of a list.
 const PAGE: u32 = 500;
+
+/// Pauses before a watch that failed is started again: growing, with jitter, and never so long that the caches stay behind for long once the
+/// API server is back.
+#[derive(Debug, Default)]
+pub struct Pauses {
+    failures: u32,
+    last: Option<Instant>,
+}
+
+impl Pauses {
+    const FIRST: Duration = Duration::from_millis(500);
+    const LONGEST: Duration = Duration::from_secs(10);
+    /// A watch that worked for this long works. A list that only begins is no success yet.
+    const GOOD: Duration = Duration::from_secs(30);
+
+    /// The next pause without its jitter.
+    fn pause(&mut self, now: Instant) -> Duration {
+        if self.last.is_some_and(|last| now.saturating_duration_since(last) >= Self::GOOD) {
+            self.failures = 0;
+        }
+        self.last = Some(now);
+        let pause = Self::FIRST.saturating_mul(1 << self.failures.min(5)).min(Self::LONGEST);
+        self.failures += 1;
+        pause
+    }
+}
+
+impl Iterator for Pauses {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let pause = self.pause(Instant::now());
+        Some(pause.mul_f64(rand::rng().random_range(0.8..=1.0)))
+    }
+}
+
+impl Backoff for Pauses {
+    fn reset(&mut self) {}
+}
 
 /// Namespace and name.
 pub type Key = (String, String);
@@ -69,6 +111,14 @@ impl<T> Store<T> {
         match object {
             Some(object) => objects.insert(key, object),
             None => objects.remove(&key),
+        }
+    }
+
+    /// Sets an object unless a newer version of it is there.
+    pub fn replace_older(&self, key: &Key, object: T, version: impl Fn(&T) -> u64) {
+        let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
+        if objects.get(key).is_none_or(|there| version(there) < version(&object)) {
+            objects.insert(key.clone(), Arc::new(object));
         }
     }
 }
@@ -145,7 +195,7 @@ where
         self.sync.begin();
         tokio::spawn(async move {
             let config = self.config.clone().timeout(WATCH_SECONDS).page_size(PAGE);
-            let mut events = watcher(self.api.clone(), config).default_backoff().boxed();
+            let mut events = watcher(self.api.clone(), config).backoff(Pauses::default()).boxed();
             let mut mine: BTreeMap<Key, Arc<T>> = BTreeMap::new();
             let mut listed: BTreeMap<Key, Arc<T>> = BTreeMap::new();
             let mut synced = false;
@@ -232,6 +282,31 @@ mod tests {
         assert_eq!(names, ["y", "z"]);
         assert!(store.set(("b".to_owned(), "y".to_owned()), None).is_some());
         assert_eq!(store.namespace("b").len(), 1);
+    }
+
+    #[test]
+    fn the_answer_to_a_write_does_not_replace_what_the_watch_has_shown_since() {
+        let store = Store::default();
+        let key = ("a".to_owned(), "x".to_owned());
+        for (object, shown) in [(3, 3), (2, 3), (3, 3), (4, 4)] {
+            store.replace_older(&key, object, |version| *version);
+            assert_eq!(store.get("a", "x").as_deref(), Some(&shown));
+        }
+    }
+
+    #[test]
+    fn a_watch_comes_back_within_ten_seconds_of_the_api_server() {
+        let mut pauses = Pauses::default();
+        let mut now = Instant::now();
+        let mut all = Vec::new();
+        for _ in 0..8 {
+            let pause = pauses.pause(now);
+            all.push(pause.as_millis());
+            now += pause;
+        }
+        assert_eq!(all, [500, 1_000, 2_000, 4_000, 8_000, 10_000, 10_000, 10_000]);
+        assert_eq!(pauses.pause(now + Pauses::GOOD), Pauses::FIRST, "a watch that worked starts again soon");
+        assert!(Pauses::default().take(3).all(|p| p <= Duration::from_secs(2)));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use kube::api::{Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams};
 use kube::core::DynamicObject;
 use kube::{Api, Client};
 use serde_json::json;
@@ -11,7 +11,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::error::{Error, Retry, call};
+use super::error::{CALL_TIMEOUT, Error, Retry, call};
 use super::events::Events;
 use super::leader::Leadership;
 use super::metrics::Metrics;
@@ -105,6 +105,14 @@ impl Writer {
                     });
                     continue;
                 }
+                Next::Reread(write, class) => {
+                    let shared = self.shared.clone();
+                    running.spawn(async move {
+                        shared.reread(*write, class).await;
+                        drop(permit);
+                    });
+                    continue;
+                }
                 Next::Wait(pause) => pause,
                 Next::Idle => Duration::from_secs(3600),
             };
@@ -143,6 +151,27 @@ impl Shared {
         self.wake.notify_one();
     }
 
+    /// Writes on top of what the API server has now, if that is still what the status is about. Otherwise the watch will bring it.
+    async fn reread(&self, mut write: StatusWrite, class: Class) {
+        let key = &write.key;
+        let doing = || format!("reading {key}");
+        // As the watches do it: no right beyond theirs is needed.
+        let params = ListParams::default().fields(&format!("metadata.name={}", key.name));
+        let objects: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &key.namespace, &key.kind.resource());
+        match call(doing, CALL_TIMEOUT, objects.list_metadata(&params)).await {
+            Ok(found) => match found.items.into_iter().next().map(|o| o.metadata) {
+                Some(meta) if meta.generation == write.status.get("observedGeneration").and_then(serde_json::Value::as_i64) => {
+                    write.resource_version = meta.resource_version.unwrap_or_default();
+                    return self.write(write, class).await;
+                }
+                Some(_) => self.queue().refused(write, class, Instant::now()),
+                None => self.queue().forget(key),
+            },
+            Err(error) => self.failed(write, class, &error),
+        }
+        self.wake.notify_one();
+    }
+
     fn failed(&self, write: StatusWrite, class: Class, error: &Error) {
         if error.status().is_some_and(kube::core::Status::is_not_found) {
             self.queue().forget(&write.key);
@@ -150,7 +179,10 @@ impl Shared {
         }
         match error.retry() {
             // The object changed meanwhile: what we wanted to write may be wrong by now.
-            Retry::Soon => (self.on_stale)(&write.key.namespace),
+            Retry::Soon => {
+                (self.on_stale)(&write.key.namespace);
+                self.queue().refused(write, class, Instant::now());
+            }
             Retry::OnChange => {}
             Retry::Backoff => {
                 tracing::warn!(object = %write.key, %error, "status could not be written, trying again");

@@ -2,11 +2,13 @@
 //! every test is skipped. Gateway pods are played by this process, so that what they say can be scripted.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod faults;
 mod scale;
 mod support;
 
 use std::time::{Duration, Instant};
 
+use faults::Door;
 use omniroute::api::time::EpochMs;
 use omniroute::resilience::{ConnectionPhase, RuleMemory};
 use serde_json::{Value, json};
@@ -334,6 +336,47 @@ async fn a_hand_over_takes_less_than_two_seconds() {
     cluster.edit("Combo", "assistant", json!({"spec": {"targets": [{"provider": "openai", "model": "gpt-5-mini"}]}})).await;
     cluster.until_snapshot("written by the second", Duration::from_secs(5), |s| format!("{:?}", s.combos).contains("gpt-5-mini")).await;
     second.terminate().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stale_cache_costs_one_refused_write_and_not_a_hundred() {
+    let Some(cluster) = Cluster::open("op-stale").await else { return };
+    cluster.apply(QUICKSTART).await;
+    let (door, client) = Door::open(cluster.client.clone()).await;
+    let operator = cluster.operator_through(client, "one", LEASE);
+    let pod = FakePod::start(&cluster, "pod-1").await;
+    all_ready(&cluster).await;
+    cluster.until("Connection", "a", "available", Duration::from_secs(5), |o| condition(o, "Available").0 == "True").await;
+    let quiet = door.writes("/connections/a/status").len();
+    // The watches fall silent, somebody writes to the object, and its state changes.
+    door.hold_watches(true);
+    cluster.edit("Connection", "a", json!({"metadata": {"annotations": {"example.com/note": "1"}}})).await;
+    let cool = |state: ConnectionPhase| {
+        pod.change(|report| {
+            let a = report.connections.iter_mut().find(|c| c.name == "a").unwrap();
+            a.until = (state == ConnectionPhase::Cooling).then(|| EpochMs(now_ms() + 600_000));
+            a.state = state;
+        });
+    };
+    cool(ConnectionPhase::Cooling);
+    // The object is read once, and its generation is the known one: the status is written in spite of the silence.
+    cluster.until("Connection", "a", "cooling", Duration::from_secs(10), |o| o["status"]["state"] == "Cooling").await;
+    assert_eq!(door.writes("/connections/a/status")[quiet..], [409, 200]);
+    // What somebody wants to be different now, and of which the operator knows nothing, gets no status.
+    cluster.edit("Connection", "a", json!({"spec": {"priority": 7}})).await;
+    cool(ConnectionPhase::Active);
+    let refused = || door.writes("/connections/a/status")[quiet..].iter().filter(|code| **code == 409).count();
+    eventually("it is refused", Duration::from_secs(10), || async { refused() == 2 }).await;
+    let asked = pod.asked();
+    eventually("looks go on", Duration::from_secs(20), || async { pod.asked() >= asked + 5 }).await;
+    assert_eq!(refused(), 2, "held until the watch is back");
+    door.hold_watches(false);
+    cluster
+        .until("Connection", "a", "ready in its new generation", Duration::from_secs(5), |o| {
+            o["status"]["observedGeneration"] == o["metadata"]["generation"] && o["status"]["state"] == "Active"
+        })
+        .await;
+    operator.terminate().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

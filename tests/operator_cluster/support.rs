@@ -143,6 +143,11 @@ impl Cluster {
 
     /// Starts an operator for this namespace.
     pub fn operator(&self, identity: &str, lease: Duration) -> Running {
+        self.operator_through(self.client.clone(), identity, lease)
+    }
+
+    /// Starts an operator for this namespace that uses this client.
+    pub fn operator_through(&self, client: Client, identity: &str, lease: Duration) -> Running {
         let stop = CancellationToken::new();
         let config = Config {
             settings: Settings {
@@ -157,7 +162,7 @@ impl Cluster {
             identity: identity.to_owned(),
         };
         let stopped = stop.clone();
-        let task = tokio::spawn(async move { run(config, client().await, stopped).await.unwrap() });
+        let task = tokio::spawn(async move { run(config, client, stopped).await.unwrap() });
         Running { stop, task }
     }
 
