@@ -1,7 +1,8 @@
 //! The OmniRoute operator and gateway.
 //!
-//! Imports point downwards only: `cli -> operator, gateway -> compile, routing -> resilience, classify, snapshot -> api, protocol`.
-//! Only `operator`, `gateway` and `cli` may touch sockets, files, clocks, random sources or the API server.
+//! Imports point downwards only: `cli -> operator, gateway -> dial -> compile, routing -> resilience, classify, snapshot -> api, protocol`.
+//! Only `operator`, `gateway`, `cli` and what they share to reach the outside, `dial`, may touch sockets, files, clocks, random sources or
+//! the API server.
 
 /// The five kinds, shared types, conditions and reasons, schema normaliser. Pure.
 pub mod api;
@@ -11,6 +12,8 @@ pub mod classify;
 pub mod cli;
 /// Resources -> snapshot + findings: references, merging of defaults, rule order, limits. Pure.
 pub mod compile;
+/// Opening connections to providers: names, the address guard, proxies, TLS. IO.
+pub mod dial;
 /// Server, auth, pipeline, upstream client, admission, streams, store, admin, metrics. IO.
 pub mod gateway;
 /// YAML documents -> resources, with the CRD's own schema and CEL rules applied offline. Pure.

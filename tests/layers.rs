@@ -11,6 +11,7 @@ const FLOORS: &[&[&str]] = &[
     &["api", "protocol", "telemetry"],
     &["snapshot", "classify", "resilience", "manifest"],
     &["compile", "routing"],
+    &["dial"],
     &["operator", "gateway"],
     &["cli"],
 ];

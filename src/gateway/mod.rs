@@ -29,7 +29,6 @@ pub mod sniff;
 mod state;
 pub mod stats;
 pub mod store;
-pub mod tls;
 pub mod upstream;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

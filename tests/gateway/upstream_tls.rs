@@ -9,7 +9,7 @@ use http::HeaderMap;
 use http_body_util::BodyExt;
 use omniroute::classify::TransportError;
 use omniroute::cli::fake::{FakeUpstream, Script};
-use omniroute::gateway::tls::TlsConfigs;
+use omniroute::dial::tls::TlsConfigs;
 use omniroute::gateway::upstream::{Call, Client, SendError, Upstream};
 use omniroute::protocol::{Dialect, Endpoint};
 use omniroute::snapshot::{Connection, Provider, Secret};

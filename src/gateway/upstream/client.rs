@@ -12,11 +12,11 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 
 use super::body::UpstreamBody;
-use super::connect::connect;
 use super::pool::{Conn, Payload, Pool, PoolLimits};
-use super::route::{Origin, Prepared, Upstream};
+use super::route::{Prepared, Upstream};
 use super::{SendError, headers};
 use crate::classify::TransportError;
+use crate::dial::{Origin, connect};
 use crate::protocol::scan::RequestBody;
 use crate::protocol::{Dialect, Endpoint};
 
@@ -76,7 +76,7 @@ impl Client {
             return Err(SendError::new(TransportError::Connect, message));
         };
         let origin = &prepared.origin;
-        if let Some(conn) = self.pool.take(&origin.key) {
+        if let Some(conn) = self.pool.take(&prepared.key) {
             match self.exchange(conn, prepared, request(upstream, prepared, &call), call.response_start).await {
                 Err(Failure::Stale) => {}
                 Err(Failure::Final(error)) => return Err(error),
@@ -116,7 +116,7 @@ impl Client {
                 if head.status == 407 && origin.proxy.is_some() && origin.tls.is_none() {
                     return Err(Failure::Final(SendError::proxy("the proxy refused its credential with status 407")));
                 }
-                Ok(Response::from_parts(head, UpstreamBody::new(incoming, conn, Arc::clone(&self.pool), Arc::clone(&origin.key))))
+                Ok(Response::from_parts(head, UpstreamBody::new(incoming, conn, Arc::clone(&self.pool), Arc::clone(&prepared.key))))
             }
             Some(Err(_)) if conn.reused && conn.received() == received => Err(Failure::Stale),
             Some(Err(error)) => {

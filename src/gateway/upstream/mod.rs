@@ -2,8 +2,6 @@
 
 mod body;
 mod client;
-mod connect;
-mod guard;
 pub mod headers;
 mod pool;
 mod route;
@@ -14,6 +12,7 @@ pub use pool::PoolLimits;
 pub use route::{Upstream, UpstreamConfigError};
 
 use crate::classify::TransportError;
+use crate::dial::DialError;
 
 /// A call that brought no answer.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
@@ -34,5 +33,12 @@ impl SendError {
 
     fn proxy(message: impl Into<String>) -> Self {
         Self { transport: TransportError::Connect, via_proxy: true, message: message.into() }
+    }
+}
+
+impl From<DialError> for SendError {
+    fn from(error: DialError) -> Self {
+        let transport = if error.tls { TransportError::Tls } else { TransportError::Connect };
+        Self { transport, via_proxy: error.via_proxy, message: error.message }
     }
 }

@@ -14,7 +14,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::client::conn::http1::{Connection, SendRequest};
 use hyper_util::rt::TokioIo;
 
-use super::connect::Socket;
+use crate::dial::Socket;
 use crate::protocol::scan::RequestBody;
 
 /// Bounds of a pool.

@@ -4,17 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base64::Engine;
 use http::Uri;
 use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
-use http::uri::Scheme;
-use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
 use sha2::{Digest, Sha256};
 
 use super::headers::never_forwarded;
 use crate::classify::AuthClass;
-use crate::gateway::tls::{TlsConfigs, TlsError};
+use crate::dial::tls::{TlsConfigs, TlsError};
+use crate::dial::{Origin, OriginError, Proxy, Way};
 use crate::protocol::Endpoint;
 use crate::snapshot::{Connection, Provider, UpstreamAuth, hex};
 
@@ -91,37 +88,10 @@ impl UpstreamConfigError {
     }
 }
 
-/// An HTTP proxy.
-#[derive(Clone)]
-pub(super) struct Proxy {
-    pub host: String,
-    pub port: u16,
-    pub authorization: Option<HeaderValue>,
-}
-
-/// One server: scheme, host, port, the way to it and the trust in it. Connections are shared by all who have the same one.
-pub(super) struct Origin {
-    /// Equal for origins that may share connections.
-    pub key: Arc<str>,
-    pub host: String,
-    pub port: u16,
-    /// TLS, and the name to verify.
-    pub tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
-    pub proxy: Option<Proxy>,
-    /// Refuse link-local and metadata addresses.
-    pub guarded: bool,
-    pub connect_timeout: Duration,
-}
-
-/// Shown in messages: the host and port, nothing else.
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.host, self.port)
-    }
-}
-
 /// One endpoint of a connection, ready to be called.
 pub(super) struct Prepared {
+    /// Equal for endpoints that may share connections.
+    pub key: Arc<str>,
     pub origin: Arc<Origin>,
     pub uri: Uri,
     pub host: HeaderValue,
@@ -190,51 +160,38 @@ fn prepare(
     let query = provider.query.as_deref().map(|q| format!("?{q}")).unwrap_or_default();
     let url: Uri =
         format!("{base}{}{query}", endpoint.path()).parse().map_err(|e: http::uri::InvalidUri| bad(&format!("is not a URL: {e}")))?;
-    let secure = match url.scheme() {
-        Some(s) if *s == Scheme::HTTPS => true,
-        Some(s) if *s == Scheme::HTTP => false,
-        _ => return Err(bad("must start with https:// or http://")),
-    };
-    let authority = url.authority().ok_or_else(|| bad("has no host"))?;
-    if authority.as_str().contains('@') {
-        return Err(bad("must not carry a user or password; put the credential into a Secret"));
-    }
-    let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
-    if !connection.allowed_hosts.is_empty() && !connection.allowed_hosts.iter().any(|h| h.eq_ignore_ascii_case(&host)) {
-        return Err(UpstreamConfigError::HostNotAllowed {
-            connection: connection.name.clone(),
-            provider: provider.name.clone(),
-            host,
-            allowed: connection.allowed_hosts.clone(),
-        });
-    }
-    let tls = if secure {
-        let config = tls
-            .get(provider.ca_bundle.as_deref())
-            .map_err(|source| UpstreamConfigError::Tls { provider: provider.name.clone(), source })?;
-        Some((config, ServerName::try_from(host.clone()).map_err(|_| bad("has a host that TLS cannot verify"))?))
-    } else {
-        None
-    };
-    let origin = Arc::new(Origin {
-        port: authority.port_u16().unwrap_or(if secure { 443 } else { 80 }),
-        key: pool_key(provider, authority.as_str(), secure, proxy),
+    let way = Way {
         tls,
-        host,
-        proxy: proxy.cloned(),
+        ca_bundle: provider.ca_bundle.as_deref(),
+        proxy,
         guarded: provider.traits.auth_class != AuthClass::Local,
         connect_timeout: Duration::from_millis(match provider.timeouts.connect_ms {
             0 => 600_000,
             ms => ms,
         }),
-    });
-    let host = HeaderValue::from_str(authority.as_str()).map_err(|_| bad("has a host that is no header value"))?;
+    };
+    let origin = Origin::new(&url, &way).map_err(|error| match error {
+        OriginError::Url(problem) => bad(problem),
+        OriginError::Tls(source) => UpstreamConfigError::Tls { provider: provider.name.clone(), source },
+    })?;
+    if !connection.allowed_hosts.is_empty() && !connection.allowed_hosts.iter().any(|h| h.eq_ignore_ascii_case(&origin.host)) {
+        return Err(UpstreamConfigError::HostNotAllowed {
+            connection: connection.name.clone(),
+            provider: provider.name.clone(),
+            host: origin.host,
+            allowed: connection.allowed_hosts.clone(),
+        });
+    }
+    let authority = url.authority().map_or("", |authority| authority.as_str());
+    let secure = origin.tls.is_some();
+    let key = pool_key(provider, authority, secure, proxy);
+    let host = HeaderValue::from_str(authority).map_err(|_| bad("has a host that is no header value"))?;
     // Towards an HTTP proxy the whole URL is the target, otherwise the path alone.
     let uri = match url.path_and_query() {
         Some(path) if proxy.is_none() || secure => Uri::from(path.clone()),
         _ => url,
     };
-    Ok(Prepared { origin, uri, host, credential: credential(provider, connection, endpoint)? })
+    Ok(Prepared { key, origin: Arc::new(origin), uri, host, credential: credential(provider, connection, endpoint)? })
 }
 
 /// Origins with the same key share connections: everything that distinguishes them is part of it.
@@ -287,39 +244,8 @@ fn credential(
 }
 
 fn proxy(connection: &Connection) -> Result<Option<Proxy>, UpstreamConfigError> {
-    let Some(url) = &connection.proxy_url else { return Ok(None) };
-    let bad = |problem| UpstreamConfigError::Proxy { connection: connection.name.clone(), problem };
-    let uri: Uri = url.expose().trim().parse().map_err(|_| bad("is not a URL"))?;
-    if uri.scheme() != Some(&Scheme::HTTP) {
-        return Err(bad("must start with http://; other proxies are not supported"));
-    }
-    let authority = uri.authority().ok_or_else(|| bad("has no host"))?;
-    let authorization = match authority.as_str().rsplit_once('@') {
-        Some((user, _)) => {
-            let encoded = base64::engine::general_purpose::STANDARD.encode(percent_decode(user));
-            let mut value = HeaderValue::from_str(&format!("Basic {encoded}")).map_err(|_| bad("has an unusable user"))?;
-            value.set_sensitive(true);
-            Some(value)
-        }
-        None => None,
-    };
-    let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-    Ok(Some(Proxy { host, port: authority.port_u16().unwrap_or(80), authorization }))
-}
-
-/// Decodes `%xx` in the user part of a URL.
-fn percent_decode(text: &str) -> Vec<u8> {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        let decoded = match tail {
-            [a, b, ..] if *first == b'%' => std::str::from_utf8(&[*a, *b]).ok().and_then(|h| u8::from_str_radix(h, 16).ok()),
-            _ => None,
-        };
-        out.push(decoded.unwrap_or(*first));
-        rest = if decoded.is_some() { tail.get(2..).unwrap_or_default() } else { tail };
-    }
-    out
+    let parsed = connection.proxy_url.as_ref().map(|url| Proxy::parse(url.expose())).transpose();
+    parsed.map_err(|problem| UpstreamConfigError::Proxy { connection: connection.name.clone(), problem })
 }
 
 #[cfg(test)]

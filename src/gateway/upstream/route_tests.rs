@@ -76,8 +76,7 @@ fn a_plain_proxy_gets_the_whole_url_and_its_own_credential() {
 
 #[test]
 fn connections_are_shared_only_by_equal_ways() {
-    let key =
-        |p: &Provider, c: &Connection| build(p, c).expect("valid").endpoint(Endpoint::ChatCompletions).expect("chat").origin.key.clone();
+    let key = |p: &Provider, c: &Connection| build(p, c).expect("valid").endpoint(Endpoint::ChatCompletions).expect("chat").key.clone();
     let base = provider("https://x/v1");
     let same = key(&base, &connection());
     assert_eq!(same, key(&provider("https://x/other"), &Connection { credential: Some(Secret::new("sk-2")), ..connection() }));

@@ -15,18 +15,17 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::SendError;
+use super::DialError;
 use super::guard::is_forbidden;
-use super::route::{Origin, Proxy};
-use crate::classify::TransportError;
+use super::origin::{Origin, Proxy};
 
 /// How long one address may be silent before the next one is tried as well (RFC 8305).
 const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(250);
 /// Longest answer of a proxy to CONNECT.
 const MAX_CONNECT_ANSWER: usize = 8 * 1024;
 
-/// A connection to a provider, counting what came in.
-pub(super) struct Socket {
+/// A connection, counting what came in.
+pub struct Socket {
     inner: Inner,
     received: Arc<AtomicU64>,
 }
@@ -37,22 +36,25 @@ enum Inner {
 }
 
 /// Opens a connection to `origin` within its connect timeout. Also answers the counter of received bytes.
-pub(super) async fn connect(origin: &Origin) -> Result<(Socket, Arc<AtomicU64>), SendError> {
+///
+/// # Errors
+/// The name, the address guard, the proxy, TCP, TLS, or the timeout.
+pub async fn connect(origin: &Origin) -> Result<(Socket, Arc<AtomicU64>), DialError> {
     match tokio::time::timeout(origin.connect_timeout, open(origin)).await {
         Ok(result) => result,
         Err(_) => {
             let way = origin.proxy.as_ref().map(|p| format!(" through the proxy {}:{}", p.host, p.port)).unwrap_or_default();
             let message = format!("connecting to {origin}{way}: no connection within {} ms", origin.connect_timeout.as_millis());
-            Err(SendError { via_proxy: origin.proxy.is_some(), ..SendError::new(TransportError::Connect, message) })
+            Err(DialError { via_proxy: origin.proxy.is_some(), ..DialError::connect(message) })
         }
     }
 }
 
-async fn open(origin: &Origin) -> Result<(Socket, Arc<AtomicU64>), SendError> {
+async fn open(origin: &Origin) -> Result<(Socket, Arc<AtomicU64>), DialError> {
     let tcp = match &origin.proxy {
-        None => tcp(&origin.host, origin.port, origin.guarded)
-            .await
-            .map_err(|e| SendError::new(TransportError::Connect, format!("connecting to {origin}: {e}")))?,
+        None => {
+            tcp(&origin.host, origin.port, origin.guarded).await.map_err(|e| DialError::connect(format!("connecting to {origin}: {e}")))?
+        }
         Some(proxy) => through(proxy, origin).await?,
     };
     let inner = match &origin.tls {
@@ -60,7 +62,7 @@ async fn open(origin: &Origin) -> Result<(Socket, Arc<AtomicU64>), SendError> {
         Some((config, name)) => {
             let connector = TlsConnector::from(Arc::clone(config));
             let stream = connector.connect(name.clone(), tcp).await;
-            let stream = stream.map_err(|e| SendError::new(TransportError::Tls, format!("TLS handshake with {origin}: {e}")))?;
+            let stream = stream.map_err(|e| DialError { tls: true, ..DialError::connect(format!("TLS handshake with {origin}: {e}")) })?;
             Inner::Tls(Box::new(stream))
         }
     };
@@ -124,17 +126,16 @@ async fn race(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
 }
 
 /// A connection to the proxy; towards a TLS origin a tunnel through it.
-async fn through(proxy: &Proxy, origin: &Origin) -> Result<TcpStream, SendError> {
+async fn through(proxy: &Proxy, origin: &Origin) -> Result<TcpStream, DialError> {
     let at = format!("{}:{}", proxy.host, proxy.port);
     if origin.guarded && origin.host.parse().is_ok_and(is_forbidden) {
-        return Err(SendError::new(
-            TransportError::Connect,
-            format!("connecting to {origin}: link-local and metadata addresses are refused unless the provider's authClass is Local"),
-        ));
+        return Err(DialError::connect(format!(
+            "connecting to {origin}: link-local and metadata addresses are refused unless the provider's authClass is Local"
+        )));
     }
     // Who declares a proxy chooses its address.
     let mut stream =
-        tcp(&proxy.host, proxy.port, false).await.map_err(|e| SendError::proxy(format!("connecting to the proxy {at}: {e}")))?;
+        tcp(&proxy.host, proxy.port, false).await.map_err(|e| DialError::proxy(format!("connecting to the proxy {at}: {e}")))?;
     if origin.tls.is_none() {
         return Ok(stream);
     }
@@ -152,8 +153,8 @@ async fn through(proxy: &Proxy, origin: &Origin) -> Result<TcpStream, SendError>
     };
     match answered.await {
         Ok(status) if (200..300).contains(&status) => Ok(stream),
-        Ok(status) => Err(SendError::proxy(format!("the proxy {at} refused a tunnel to {origin} with status {status}"))),
-        Err(e) => Err(SendError::proxy(format!("asking the proxy {at} for a tunnel to {origin}: {e}"))),
+        Ok(status) => Err(DialError::proxy(format!("the proxy {at} refused a tunnel to {origin} with status {status}"))),
+        Err(e) => Err(DialError::proxy(format!("asking the proxy {at} for a tunnel to {origin}: {e}"))),
     }
 }
 
