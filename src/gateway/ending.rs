@@ -4,7 +4,7 @@ use http::header::{HeaderName, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Response};
 use serde_json::json;
 
-use super::answer::{MAX_SDK_WAIT_SECONDS, ORIGIN, Refusal, SHOULD_RETRY};
+use super::answer::{MAX_SDK_WAIT_SECONDS, ORIGIN, Refusal, SHOULD_RETRY, whole_seconds};
 use super::attempt::Kept;
 use super::body::Body;
 use super::clock;
@@ -101,8 +101,9 @@ pub(super) fn refusal(answer: &Answer) -> Refusal {
     refusal
 }
 
-/// The answer to a request that a local limit kept from the only connections that were left (interface 4).
-pub(super) fn local(status: u16, code: &str, message: &str) -> Answer {
+/// The answer to a request that a local limit kept from the only connections that were left (interface 4). `until` is when the limit lets
+/// somebody pass again, where that is known.
+pub(super) fn local(status: u16, code: &str, message: &str, until: Option<EpochMs>) -> Answer {
     Answer {
         status,
         code: code.to_owned(),
@@ -110,8 +111,8 @@ pub(super) fn local(status: u16, code: &str, message: &str) -> Answer {
         message: message.to_owned(),
         origin: routing::Origin::Gateway,
         pass_upstream: false,
-        retry_at: None,
-        retry_after_seconds: Some(1),
+        retry_at: until,
+        retry_after_seconds: Some(until.map_or(1, |at| whole_seconds(at.since(clock::now())))),
         no_retry: false,
         terminal_reason: "local_limit",
         recovery: Recovery::Retry,

@@ -11,7 +11,6 @@ use http::{HeaderValue, Response};
 use super::answer::Refusal;
 use super::attempt::{self, Holds, Outcome};
 use super::body::Body;
-use super::gates::Blocked;
 use super::limits::Gated;
 use super::live::Present;
 use super::metrics::Origin;
@@ -91,7 +90,7 @@ impl Engine {
                 Step::Wait { ms, .. } => self.wait(Duration::from_millis(ms)).await,
                 Step::Stop(answer) => match self.wait_for_slot(&answer).await {
                     Some(Ok(())) => {}
-                    Some(Err(error)) => return self.end(&ending::local(error.status(), error.code(), &error.to_string())),
+                    Some(Err(error)) => return self.end(&limited(error)),
                     None => return self.end(&answer),
                 },
             }
@@ -121,13 +120,13 @@ impl Engine {
         match outcome {
             Outcome::Refused(exclusion) => self.walk.refused_locally(exclusion, None),
             Outcome::Capped(gated, blocked) => {
-                let answer = refused(blocked);
+                let answer = limited(queue::full(blocked));
                 self.walk.refused_locally(Exclusion::of(ExclusionReason::ConcurrencyCap), Some(answer));
                 self.capped.push(Capped { dispatch, gated });
             }
             Outcome::Expired(limit) => {
                 let message = format!("the request ran longer than the {} ms that rateLimits.executionMaxWait allows", limit.as_millis());
-                let answer = ending::local(504, "RATE_LIMIT_EXECUTION_TIMEOUT", &message);
+                let answer = ending::local(504, "RATE_LIMIT_EXECUTION_TIMEOUT", &message, None);
                 self.walk.refused_locally(Exclusion::of(ExclusionReason::ConcurrencyCap), Some(answer));
             }
             Outcome::Fenced(error) => {
@@ -272,18 +271,18 @@ async fn first_slot(capped: &[Capped]) -> Result<(usize, Pass), QueueError> {
         async move { (at, queue.pass(&wants, patience).await) }
     };
     let mut queues: FuturesUnordered<_> = capped.iter().enumerate().map(place).collect();
-    let mut last = QueueError::SlotsTimeout;
+    let mut errors = Vec::new();
     while let Some((at, passed)) = queues.next().await {
         match passed {
             Ok(pass) => return Ok((at, pass)),
-            Err(error) => last = error,
+            Err(error) => errors.push(error),
         }
     }
-    Err(last)
+    // Of several limits, the one that ends first says when a retry makes sense.
+    Err(errors.into_iter().min_by_key(|error| error.until()).unwrap_or(QueueError::SlotsTimeout))
 }
 
-/// What a client hears when it may not even wait.
-fn refused(blocked: Blocked) -> Answer {
-    let error = queue::full(blocked);
-    ending::local(error.status(), error.code(), &error.to_string())
+/// What a client hears when a local limit kept its request from everything that was left.
+fn limited(error: QueueError) -> Answer {
+    ending::local(error.status(), error.code(), &error.to_string(), error.until())
 }

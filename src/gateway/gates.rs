@@ -3,8 +3,11 @@
 //!
 //! All gates of a request are taken or none: a waiting request holds nothing. A waiter that does not fit does not keep those behind it
 //! from going on, until it has waited for long; then what it needs is kept free for it.
+//!
+//! Joining, leaving and giving up cost the same however many wait; letting pass who can is one walk along the queue, in which each set of
+//! wants is looked at until it fails for the first time.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use crate::api::time::EpochMs;
@@ -67,6 +70,10 @@ pub enum Blocked {
 #[derive(Debug, Default)]
 struct Gate {
     used: u32,
+    /// How many wait for it.
+    waiting: u32,
+    /// How many of them have waited for long.
+    aged: u32,
     last: Option<EpochMs>,
     /// Dispatches of the last minute, oldest first; kept only while a per-minute cap is asked for.
     recent: VecDeque<EpochMs>,
@@ -104,13 +111,15 @@ impl Gate {
 
     /// Nothing is remembered that matters.
     fn is_idle(&self, now: EpochMs) -> bool {
-        self.used == 0 && self.blocked_until.is_none_or(|until| until <= now) && self.last.is_none_or(|last| now.since(last) >= MINUTE_MS)
+        self.used == 0
+            && self.waiting == 0
+            && self.blocked_until.is_none_or(|until| until <= now)
+            && self.last.is_none_or(|last| now.since(last) >= MINUTE_MS)
     }
 }
 
 #[derive(Debug)]
 struct Waiter {
-    ticket: u64,
     wants: Arc<[Want]>,
     since: EpochMs,
 }
@@ -119,8 +128,14 @@ struct Waiter {
 #[derive(Debug, Default)]
 pub struct Gates {
     gates: HashMap<GateId, Gate>,
-    waiters: VecDeque<Waiter>,
+    /// By ticket: in the order in which they came.
+    waiters: BTreeMap<u64, Waiter>,
     next_ticket: u64,
+    /// Waiters with smaller tickets have waited for long: each gate counts them.
+    aged_before: u64,
+    /// How often a waiter's gates were looked at.
+    #[cfg(test)]
+    pub(super) looked: usize,
 }
 
 impl Gates {
@@ -129,8 +144,10 @@ impl Gates {
     /// # Errors
     /// What is in the way.
     pub fn try_enter(&mut self, wants: &[Want], now: EpochMs) -> Result<(), Blocked> {
-        let reserved = self.reserved(now, self.waiters.len());
-        self.enter(wants, &reserved, now)
+        self.age(now);
+        #[cfg(test)]
+        (self.looked += 1);
+        enter(&mut self.gates, wants, |_, gate| gate.aged, now)
     }
 
     /// What is in the way now, without passing.
@@ -140,20 +157,25 @@ impl Gates {
 
     /// Joins the queue. The ticket is answered by [`Self::pump`] or given up by [`Self::give_up`].
     pub fn wait(&mut self, wants: Arc<[Want]>, now: EpochMs) -> u64 {
+        for want in wants.iter() {
+            self.gates.entry(want.gate.clone()).or_default().waiting += 1;
+        }
         self.next_ticket += 1;
-        self.waiters.push_back(Waiter { ticket: self.next_ticket, wants, since: now });
+        self.waiters.insert(self.next_ticket, Waiter { wants, since: now });
         self.next_ticket
     }
 
     /// How many wait for this gate.
     #[must_use]
     pub fn waiting(&self, gate: &GateId) -> usize {
-        self.waiters.iter().filter(|waiter| waiter.wants.iter().any(|want| want.gate == *gate)).count()
+        self.gates.get(gate).map_or(0, |gate| gate.waiting as usize)
     }
 
     /// Leaves the queue without having passed.
     pub fn give_up(&mut self, ticket: u64) {
-        self.waiters.retain(|waiter| waiter.ticket != ticket);
+        if let Some(waiter) = self.waiters.remove(&ticket) {
+            forget(&mut self.gates, &waiter.wants, ticket < self.aged_before);
+        }
     }
 
     /// Gives the slots back.
@@ -174,52 +196,78 @@ impl Gates {
         gate.blocked_until = gate.blocked_until.max(Some(until));
     }
 
-    /// Lets everybody pass who can, in the order in which they came. Answers their tickets, and when to ask again at the latest.
+    /// Lets everybody pass who can, in the order in which they came. Answers their tickets, and when to ask again at the latest: only
+    /// pacing opens by itself, a slot comes with a release.
     pub fn pump(&mut self, now: EpochMs) -> (Vec<u64>, Option<EpochMs>) {
-        let (mut passed, mut again, mut index) = (Vec::new(), None::<EpochMs>, 0);
-        while let Some(waiter) = self.waiters.get(index) {
-            let (wants, aged_at) = (Arc::clone(&waiter.wants), waiter.since.plus(AGED_MS));
-            let reserved = self.reserved(now, index);
-            match self.enter(&wants, &reserved, now) {
-                Ok(()) => passed.extend(self.waiters.remove(index).map(|waiter| waiter.ticket)),
-                Err(blocked) => {
-                    let at = match blocked {
-                        Blocked::Pace(at) => Some(at),
-                        // A release asks again; time alone changes nothing.
-                        Blocked::Slots => None,
-                    };
-                    let at = [at, (aged_at > now).then_some(aged_at)].into_iter().flatten().min();
-                    again = [again, at].into_iter().flatten().min();
-                    index += 1;
+        self.age(now);
+        let (mut passed, mut again) = (Vec::new(), None::<EpochMs>);
+        // Gates only fill up on the way along the queue: who wants the same as somebody who did not pass does not pass either.
+        let mut failed: HashSet<*const Want> = HashSet::new();
+        // What is kept free for those who have waited for long and stand further ahead.
+        let mut kept: HashMap<GateId, u32> = HashMap::new();
+        let (gates, aged_before) = (&mut self.gates, self.aged_before);
+        #[cfg(test)]
+        let looked = &mut self.looked;
+        self.waiters.retain(|ticket, waiter| {
+            let aged = *ticket < aged_before;
+            if !failed.contains(&waiter.wants.as_ptr()) {
+                #[cfg(test)]
+                (*looked += 1);
+                match enter(gates, &waiter.wants, |id, _| kept.get(id).copied().unwrap_or(0), now) {
+                    Ok(()) => {
+                        forget(gates, &waiter.wants, aged);
+                        passed.push(*ticket);
+                        return false;
+                    }
+                    Err(Blocked::Pace(at)) => again = Some(again.map_or(at, |again| again.min(at))),
+                    Err(Blocked::Slots) => {}
+                }
+                failed.insert(waiter.wants.as_ptr());
+            }
+            if aged {
+                for want in waiter.wants.iter() {
+                    *kept.entry(want.gate.clone()).or_insert(0) += 1;
                 }
             }
-        }
+            true
+        });
         (passed, again)
     }
 
-    /// Slots that are kept for waiters before `position` that have waited for long.
-    fn reserved(&self, now: EpochMs, position: usize) -> HashMap<GateId, u32> {
-        let mut reserved = HashMap::new();
-        for waiter in self.waiters.iter().take(position).filter(|waiter| now.since(waiter.since) >= AGED_MS) {
+    /// Counts those who have waited for long by now at the gates that they want.
+    fn age(&mut self, now: EpochMs) {
+        let newly = self.waiters.range(self.aged_before..).take_while(|(_, waiter)| now.since(waiter.since) >= AGED_MS);
+        for (ticket, waiter) in newly {
             for want in waiter.wants.iter() {
-                *reserved.entry(want.gate.clone()).or_insert(0) += 1;
+                self.gates.entry(want.gate.clone()).or_default().aged += 1;
             }
+            self.aged_before = ticket + 1;
         }
-        reserved
     }
+}
 
-    fn enter(&mut self, wants: &[Want], reserved: &HashMap<GateId, u32>, now: EpochMs) -> Result<(), Blocked> {
-        for want in wants {
-            let held = reserved.get(&want.gate).copied().unwrap_or(0);
-            match self.gates.get_mut(&want.gate) {
-                Some(gate) => gate.check(&want.limit, held, now)?,
-                None => Gate::default().check(&want.limit, held, now)?,
-            }
+/// Passes all gates or none. `kept` is how many slots of a gate are for others.
+fn enter(gates: &mut HashMap<GateId, Gate>, wants: &[Want], kept: impl Fn(&GateId, &Gate) -> u32, now: EpochMs) -> Result<(), Blocked> {
+    for want in wants {
+        // A gate that nobody knows is empty.
+        if let Some(gate) = gates.get_mut(&want.gate) {
+            let kept = kept(&want.gate, gate);
+            gate.check(&want.limit, kept, now)?;
         }
-        for want in wants {
-            self.gates.entry(want.gate.clone()).or_default().enter(&want.limit, now);
+    }
+    for want in wants {
+        gates.entry(want.gate.clone()).or_default().enter(&want.limit, now);
+    }
+    Ok(())
+}
+
+/// Somebody waits no longer.
+fn forget(gates: &mut HashMap<GateId, Gate>, wants: &[Want], aged: bool) {
+    for want in wants {
+        if let Some(gate) = gates.get_mut(&want.gate) {
+            gate.waiting = gate.waiting.saturating_sub(1);
+            gate.aged = gate.aged.saturating_sub(u32::from(aged));
         }
-        Ok(())
     }
 }
 
@@ -276,12 +324,12 @@ mod tests {
         gates.try_enter(&a, NOW).unwrap();
         let first = gates.wait(both.clone(), NOW);
         let second = gates.wait(b.clone(), NOW);
-        assert_eq!(gates.pump(NOW), (vec![second], Some(NOW.plus(AGED_MS))));
+        assert_eq!(gates.pump(NOW), (vec![second], None));
         let third = gates.wait(b.clone(), NOW.plus(1));
         let late = NOW.plus(AGED_MS);
         gates.leave(&b, late);
         // `b` is free, but the first has waited for long and needs it together with `a`.
-        assert_eq!(gates.pump(late), (vec![], Some(NOW.plus(AGED_MS + 1))));
+        assert_eq!(gates.pump(late), (vec![], None));
         assert_eq!(gates.try_enter(&b, late), Err(Blocked::Slots));
         gates.leave(&a, late);
         assert_eq!(gates.pump(late).0, vec![first]);
@@ -315,6 +363,46 @@ mod tests {
         assert_eq!(gates.try_enter(&paced, NOW.plus(250)), Ok(()));
         assert_eq!(gates.try_enter(&paced, NOW.plus(400)), Err(Blocked::Pace(NOW.plus(60_000))));
         assert_eq!(gates.try_enter(&paced, NOW.plus(60_000)), Ok(()));
+    }
+
+    #[test]
+    fn a_release_looks_at_a_long_queue_once_and_a_newcomer_not_at_all() {
+        const N: usize = 1_000;
+        let mut gates = Gates::default();
+        let (a, late) = (wants([slots("a", 1)]), NOW.plus(2 * AGED_MS));
+        gates.try_enter(&a, NOW).unwrap();
+        let all_alike: Vec<u64> = (0..N).map(|_| gates.wait(a.clone(), NOW)).collect();
+        gates.looked = 0;
+        gates.leave(&a, late);
+        assert_eq!(gates.pump(late).0, all_alike[..1]);
+        assert_eq!(gates.looked, 2, "the one that passes, and one for all the others");
+        assert_eq!(gates.try_enter(&a, late), Err(Blocked::Slots));
+        assert_eq!(gates.looked, 3);
+        for _ in 1..N {
+            gates.leave(&a, late);
+            assert_eq!(gates.pump(late).0.len(), 1);
+        }
+        assert!(gates.looked <= 2 * N + 2, "{}", gates.looked);
+        assert_eq!(gates.waiting(&GateId::Credential("a".into())), 0);
+
+        // Each with wants of its own: one look per waiter and release.
+        let tickets: Vec<u64> = (0..N).map(|_| gates.wait(wants([slots("a", 1)]), late)).collect();
+        gates.looked = 0;
+        gates.leave(&a, late);
+        assert_eq!(gates.pump(late).0, tickets[..1]);
+        assert_eq!(gates.looked, N);
+    }
+
+    #[test]
+    fn who_gives_up_after_a_long_wait_keeps_nothing_free() {
+        let mut gates = Gates::default();
+        let (a, b, both) = (wants([slots("a", 1)]), wants([slots("b", 1)]), wants([slots("a", 1), slots("b", 1)]));
+        gates.try_enter(&a, NOW).unwrap();
+        let first = gates.wait(both.clone(), NOW);
+        let late = NOW.plus(AGED_MS);
+        assert_eq!(gates.try_enter(&b, late), Err(Blocked::Slots));
+        gates.give_up(first);
+        assert_eq!(gates.try_enter(&b, late), Ok(()));
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::timeout;
 
 use super::clock;
 use super::gates::{Blocked, GateId, Gates, Want};
@@ -14,15 +14,15 @@ use crate::api::time::EpochMs;
 /// Why a request did not get through the gates. A local limit: never anybody's failure (decisions 5.5).
 #[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QueueError {
-    /// The queue of a paced connection is as long as it may be.
+    /// The queue of a paced connection is as long as it may be; its pacing lets the next one pass at this time.
     #[error("the queue of the connection is full (rateLimits.maxQueueDepth)")]
-    PaceFull,
+    PaceFull(EpochMs),
     /// The queue of a busy connection is as long as it may be.
     #[error("all slots of the connection are taken and its queue is full (maxConcurrent, maxQueueDepth)")]
     SlotsFull,
-    /// The turn did not come in time on a paced connection.
+    /// The turn did not come in time on a paced connection; its pacing lets the next one pass at this time.
     #[error("the request's turn did not come within the longest wait of the connection's queue (rateLimits.maxWait)")]
-    PaceTimeout,
+    PaceTimeout(EpochMs),
     /// No slot became free in time.
     #[error("no slot of the connection became free within the longest wait (rateLimits.maxWait)")]
     SlotsTimeout,
@@ -33,9 +33,9 @@ impl QueueError {
     #[must_use]
     pub const fn code(self) -> &'static str {
         match self {
-            Self::PaceFull => "RATE_LIMIT_QUEUE_FULL",
+            Self::PaceFull(_) => "RATE_LIMIT_QUEUE_FULL",
             Self::SlotsFull => "SEMAPHORE_QUEUE_FULL",
-            Self::PaceTimeout => "RATE_LIMIT_QUEUE_TIMEOUT",
+            Self::PaceTimeout(_) => "RATE_LIMIT_QUEUE_TIMEOUT",
             Self::SlotsTimeout => "SEMAPHORE_TIMEOUT",
         }
     }
@@ -44,8 +44,17 @@ impl QueueError {
     #[must_use]
     pub const fn status(self) -> u16 {
         match self {
-            Self::PaceFull | Self::SlotsFull | Self::SlotsTimeout => 429,
-            Self::PaceTimeout => 503,
+            Self::PaceFull(_) | Self::SlotsFull | Self::SlotsTimeout => 429,
+            Self::PaceTimeout(_) => 503,
+        }
+    }
+
+    /// The earliest time at which another try makes sense, where that is known: a slot may become free at any time.
+    #[must_use]
+    pub const fn until(self) -> Option<EpochMs> {
+        match self {
+            Self::PaceFull(at) | Self::PaceTimeout(at) => Some(at),
+            Self::SlotsFull | Self::SlotsTimeout => None,
         }
     }
 }
@@ -61,12 +70,23 @@ pub struct Patience {
 
 /// The gates of connections that have any in common, with their queue.
 #[derive(Debug, Default)]
-pub struct Queue(Mutex<State>);
+pub struct Queue {
+    state: Mutex<State>,
+    /// Tells the timer that what it waits for has changed.
+    changed: Notify,
+}
 
 #[derive(Debug, Default)]
 struct State {
     gates: Gates,
     callers: HashMap<u64, (oneshot::Sender<Pass>, Arc<[Want]>)>,
+    /// When pacing lets somebody pass, as it was seen last.
+    due: Option<EpochMs>,
+    /// The queue's one timer runs.
+    timed: bool,
+    /// How often the queue was walked along.
+    #[cfg(test)]
+    pumped: usize,
 }
 
 /// The right to dispatch once; gives its slots back when it is dropped.
@@ -79,8 +99,18 @@ pub struct Pass {
 impl Drop for Pass {
     fn drop(&mut self) {
         let now = clock::now();
-        self.queue.state().gates.leave(&self.wants, now);
-        self.queue.pump(now);
+        let mut state = self.queue.state();
+        state.gates.leave(&self.wants, now);
+        self.queue.pump(state, now);
+    }
+}
+
+/// The task that keeps a queue's time; another one may start when it is gone.
+struct Timer(Arc<Queue>);
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        self.0.state().timed = false;
     }
 }
 
@@ -95,6 +125,9 @@ impl Drop for Place<'_> {
         let mut state = self.queue.state();
         state.gates.give_up(self.ticket);
         let caller = state.callers.remove(&self.ticket);
+        if state.callers.is_empty() {
+            self.queue.changed.notify_one();
+        }
         drop(state);
         drop(caller);
     }
@@ -106,7 +139,7 @@ impl Queue {
     /// # Errors
     /// What is in the way.
     pub fn try_pass(self: &Arc<Self>, wants: &Arc<[Want]>) -> Result<Pass, Blocked> {
-        self.state().gates.try_enter(wants, clock::now())?;
+        self.enter(wants, clock::now()).1?;
         Ok(Pass { queue: Arc::clone(self), wants: Arc::clone(wants) })
     }
 
@@ -117,8 +150,9 @@ impl Queue {
     pub async fn pass(self: &Arc<Self>, wants: &Arc<[Want]>, patience: Patience) -> Result<Pass, QueueError> {
         let (caller, mut called) = oneshot::channel();
         let place = {
-            let mut state = self.state();
-            let blocked = match state.gates.try_enter(wants, clock::now()) {
+            let now = clock::now();
+            let (mut state, entered) = self.enter(wants, now);
+            let blocked = match entered {
                 Ok(()) => return Ok(Pass { queue: Arc::clone(self), wants: Arc::clone(wants) }),
                 Err(blocked) => blocked,
             };
@@ -126,24 +160,36 @@ impl Queue {
             if patience.max_depth.is_some_and(|depth| longest >= depth as usize) {
                 return Err(full(blocked));
             }
-            let ticket = state.gates.wait(Arc::clone(wants), clock::now());
+            let ticket = state.gates.wait(Arc::clone(wants), now);
             state.callers.insert(ticket, (caller, Arc::clone(wants)));
+            if let Blocked::Pace(at) = blocked
+                && state.due.is_none_or(|due| at < due)
+            {
+                state.due = Some(at);
+                self.changed.notify_one();
+            }
+            if !std::mem::replace(&mut state.timed, true) {
+                tokio::spawn(Arc::clone(self).keep_time());
+            }
             Place { queue: self, ticket }
         };
-        let deadline = Instant::now() + patience.max_wait;
-        loop {
-            let again = self.pump(clock::now());
-            let look = again.map_or(deadline, |at| Instant::now() + Duration::from_millis(at.since(clock::now()).max(1)));
-            match timeout_at(look.min(deadline), &mut called).await {
-                Ok(Ok(pass)) => return Ok(pass),
-                Ok(Err(_)) => return Err(QueueError::SlotsTimeout),
-                Err(_) if Instant::now() >= deadline => break,
-                Err(_) => {}
-            }
+        if let Ok(turn) = timeout(patience.max_wait, &mut called).await {
+            return turn.map_err(|_| QueueError::SlotsTimeout);
         }
         drop(place);
         // The turn may have come at the last moment.
         called.try_recv().map_err(|_| self.late(wants))
+    }
+
+    /// Enters if nothing is in the way. Whose turn came meanwhile goes first.
+    fn enter(self: &Arc<Self>, wants: &[Want], now: EpochMs) -> (MutexGuard<'_, State>, Result<(), Blocked>) {
+        let mut state = self.state();
+        if state.due.is_some_and(|due| due <= now) {
+            self.pump(state, now);
+            state = self.state();
+        }
+        let entered = state.gates.try_enter(wants, now);
+        (state, entered)
     }
 
     /// Nobody passes this gate before `until`.
@@ -153,26 +199,53 @@ impl Queue {
 
     fn late(&self, wants: &[Want]) -> QueueError {
         match self.state().gates.blocked(wants, clock::now()) {
-            Some(Blocked::Pace(_)) => QueueError::PaceTimeout,
+            Some(Blocked::Pace(at)) => QueueError::PaceTimeout(at),
             Some(Blocked::Slots) | None => QueueError::SlotsTimeout,
         }
     }
 
-    /// Lets pass who can, and answers when to ask again.
-    fn pump(self: &Arc<Self>, now: EpochMs) -> Option<EpochMs> {
-        let mut state = self.state();
-        let (passed, again) = state.gates.pump(now);
+    /// Lets pass who can, and tells the timer when pacing lets the next one.
+    fn pump(self: &Arc<Self>, mut state: MutexGuard<'_, State>, now: EpochMs) {
+        let (passed, due) = state.gates.pump(now);
+        #[cfg(test)]
+        (state.pumped += 1);
+        if std::mem::replace(&mut state.due, due) != due || state.callers.len() == passed.len() {
+            self.changed.notify_one();
+        }
         let calls: Vec<_> = passed.into_iter().filter_map(|ticket| state.callers.remove(&ticket)).collect();
         drop(state);
         for (caller, wants) in calls {
             // Whoever does not listen any more gives the slots back by dropping the pass.
             drop(caller.send(Pass { queue: Arc::clone(self), wants }));
         }
-        again
+    }
+
+    /// The one timer of a queue: runs while anybody waits.
+    async fn keep_time(self: Arc<Self>) {
+        let timer = Timer(self);
+        let queue = &timer.0;
+        loop {
+            let (due, anybody) = {
+                let state = queue.state();
+                (state.due, !state.callers.is_empty())
+            };
+            if !anybody {
+                return;
+            }
+            let Some(due) = due else {
+                queue.changed.notified().await;
+                continue;
+            };
+            let pause = Duration::from_millis(due.since(clock::now()));
+            if timeout(pause, queue.changed.notified()).await.is_err() {
+                let now = clock::now();
+                queue.pump(queue.state(), now.max(due));
+            }
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -181,12 +254,14 @@ impl Queue {
 pub const fn full(blocked: Blocked) -> QueueError {
     match blocked {
         Blocked::Slots => QueueError::SlotsFull,
-        Blocked::Pace(_) => QueueError::PaceFull,
+        Blocked::Pace(at) => QueueError::PaceFull(at),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
     use crate::gateway::gates::{Limit, joined};
 
@@ -223,6 +298,35 @@ mod tests {
         let place = wants(1, 0);
         let (first, second) = tokio::join!(queue.pass(&place, patience(50, 1)), queue.pass(&place, patience(50, 1)));
         assert_eq!([first.unwrap_err().code(), second.unwrap_err().code()], ["SEMAPHORE_TIMEOUT", "SEMAPHORE_QUEUE_FULL"]);
+    }
+
+    #[tokio::test]
+    async fn a_queue_has_one_timer_however_many_wait() {
+        const N: usize = 200;
+        let (queue, wants) = (Arc::new(Queue::default()), wants(u32::MAX, 0));
+        queue.block(&GateId::Credential("a".into()), clock::now().plus(40));
+        let waiting: Vec<_> = (0..N)
+            .map(|_| {
+                let (queue, wants) = (Arc::clone(&queue), Arc::clone(&wants));
+                tokio::spawn(async move { queue.pass(&wants, patience(60_000, 0)).await })
+            })
+            .collect();
+        let passes: Vec<Pass> = futures::future::join_all(waiting).await.into_iter().map(|turn| turn.unwrap().unwrap()).collect();
+        // The timer asks once when the block ends; a newcomer at that very instant may ask as well.
+        assert!(queue.state().pumped <= 2, "{}", queue.state().pumped);
+        assert!(queue.state().gates.looked <= 2 * N + 2, "{}", queue.state().gates.looked);
+        drop(passes);
+        while queue.state().timed {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn the_timer_of_a_queue_outlives_who_started_it() {
+        let (queue, paced) = (Arc::new(Queue::default()), wants(0, 40));
+        let _first = queue.try_pass(&paced).unwrap();
+        assert!(timeout(Duration::from_millis(1), queue.pass(&paced, patience(60_000, 0))).await.is_err());
+        queue.pass(&paced, patience(60_000, 0)).await.unwrap();
     }
 
     #[tokio::test]

@@ -138,6 +138,44 @@ async fn declared_pacing_spaces_dispatches() {
 }
 
 #[tokio::test]
+async fn a_limit_whose_end_is_known_says_it() {
+    let (_vendor, served) = two_accounts(|s| {
+        s.connections.truncate(1);
+        s.connections[0].rate_limit_protection = true;
+        s.connections[0].rate_limits.requests_per_minute = Some(1);
+        s.connections[0].rate_limits.max_wait_ms = 1;
+    })
+    .await;
+    assert_eq!(served.chat("assistant").await.content(), "a");
+    let got = served.chat("assistant").await;
+    assert_eq!((got.status, got.code().as_str()), (503, "RATE_LIMIT_QUEUE_TIMEOUT"));
+    let wait: u64 = got.header("retry-after").unwrap().parse().unwrap();
+    assert!((30..=60).contains(&wait), "{wait}: the minute of the first request");
+}
+
+#[tokio::test]
+async fn who_may_not_fall_back_waits_in_the_queue_like_any_other() {
+    let (vendor, served) = two_accounts(|s| s.connections.iter_mut().for_each(|c| c.max_concurrent = 1)).await;
+    vendor.script("a", [Reply::chat("a").after(300), Reply::error(503, "later")]);
+    vendor.script("b", [Reply::chat("b").after(20_000)]);
+    let only_one = async {
+        seen(&vendor, 2).await;
+        let body = Full::new(Bytes::from_static(br#"{"model":"assistant","messages":[]}"#));
+        served.send(request("POST", "/v1/chat/completions", "client").header("x-omniroute-fallback", "none").body(body).unwrap()).await
+    };
+    let slow = async {
+        seen(&vendor, 1).await;
+        served.chat("assistant").await
+    };
+    let got = tokio::select! {
+        (_, got) = async { tokio::join!(served.chat("assistant"), only_one) } => got,
+        _ = slow => panic!("it takes twenty seconds"),
+    };
+    assert_eq!((got.status, got.json()["error"]["message"].as_str()), (503, Some("later")));
+    assert_eq!(vendor.calls(), ["a", "b", "a"], "one call, after the wait");
+}
+
+#[tokio::test]
 async fn the_gateway_as_a_whole_is_bounded() {
     let (vendor, served) = two_accounts(|s| s.settings.max_concurrent_requests = 1).await;
     vendor.script("a", [Reply::chat("a").after(300)]);

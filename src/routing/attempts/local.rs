@@ -30,7 +30,8 @@ impl Walk {
         }
         self.exclude(&running.leaf, &running.identity, Some(&running.connection), exclusion, None);
         if matches!(exclusion.reason, ExclusionReason::ConcurrencyCap | ExclusionReason::AdmissionLane) {
-            self.local = answer.or_else(|| self.local.take());
+            // Of several limits, the one that ends first says when a retry makes sense.
+            self.local = [self.local.take(), answer].into_iter().flatten().min_by_key(|a| a.retry_after_seconds);
             let here = |frame: &Frame| Frame { pending: Vec::new(), reserved: false, ..frame.clone() };
             self.slotless.push(Slotless { frames: self.frames.iter().map(here).collect(), running });
         }
