@@ -1,10 +1,16 @@
 //! Pages under `docs/reference` are made from the code: `UPDATE=1 cargo test --test reference` writes them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "support/metrics.rs"]
+mod metrics;
+
+use std::fmt::Write as _;
+
 #[test]
 fn reference_pages_are_current() {
     for (name, page) in [
         ("environment.md", omniroute::compile::reference::environment_page()),
+        ("metrics.md", metrics_page()),
         ("presets.md", omniroute::compile::reference::presets_page()),
         ("verdicts.md", omniroute::classify::reference::verdicts_page()),
     ] {
@@ -14,5 +20,38 @@ fn reference_pages_are_current() {
             std::fs::write(&path, &page).unwrap();
         }
         assert_eq!(std::fs::read_to_string(&path).unwrap_or_default(), page, "{name} is stale: run UPDATE=1 cargo test --test reference");
+    }
+}
+
+fn metrics_page() -> String {
+    let mut page = "# Metrics\n\n<!-- Made from the code; run `UPDATE=1 cargo test --test reference` after a change. -->\n\n\
+        Gateways and the operator export these on `/metrics` of the management port (9090), beside the labels that a scrape adds (`namespace`, `pod`, `job`, `instance`). \
+        A label is a word of this product or the name of one of your resources; the series of a resource end with it. The one exception is the `model` of a lockout: at providers \
+        with an open list of models it is the name that a client asked for, of at most 32 models per connection. \
+        `config/prometheus` and `config/grafana` hold alerts and dashboards made of them.\n"
+        .to_owned();
+    for (title, metrics) in [("Gateway", metrics::of_gateway()), ("Operator", metrics::of_operator())] {
+        let _ = write!(page, "\n## {title}\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n");
+        for metric in metrics {
+            let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
+            let _ = writeln!(page, "| `{}` | {} | {} | {} |", metric.name, metric.kind, labels.join(", "), metric.help);
+        }
+    }
+    page
+}
+
+#[test]
+fn metrics_are_named_as_prometheus_wants() {
+    for metric in metrics::of_gateway().into_iter().chain(metrics::of_operator()) {
+        let name = &metric.name;
+        assert!(name.starts_with("omniroute_"), "{name}");
+        assert_eq!(metric.kind == "counter", name.ends_with("_total"), "{name} is a {}", metric.kind);
+        assert!(!metric.help.is_empty() && metric.help.ends_with('.'), "{name}: {:?}", metric.help);
+        for label in &metric.labels {
+            assert!(
+                !["namespace", "pod", "job", "instance", "le", "quantile"].contains(&label.as_str()),
+                "{name}: {label} is set by a scrape"
+            );
+        }
     }
 }

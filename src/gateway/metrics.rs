@@ -5,6 +5,7 @@
 
 use std::sync::OnceLock;
 
+use prometheus::core::Collector;
 use prometheus::{
     Encoder, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
     TextEncoder,
@@ -215,12 +216,15 @@ impl Metrics {
             skipped_frames: IntCounter::new("omniroute_stream_skipped_frames_total", "Malformed frames of provider streams that were skipped.")?,
             registry,
         };
-        metrics.register()?;
+        for collector in metrics.collectors() {
+            metrics.registry.register(collector)?;
+        }
         Ok(metrics)
     }
 
-    fn register(&self) -> Result<(), prometheus::Error> {
-        let all: [Box<dyn prometheus::core::Collector>; 11] = [
+    /// What is counted while requests run; a new metric of this kind belongs into this list.
+    fn collectors(&self) -> Vec<Box<dyn Collector>> {
+        vec![
             Box::new(self.requests.clone()),
             Box::new(self.attempts.clone()),
             Box::new(self.failovers.clone()),
@@ -232,8 +236,17 @@ impl Metrics {
             Box::new(self.load_failures.clone()),
             Box::new(self.snapshot_info.clone()),
             Box::new(self.skipped_frames.clone()),
-        ];
-        all.into_iter().try_for_each(|collector| self.registry.register(collector))
+        ]
+    }
+
+    /// Every metric that a gateway may export, for the reference page and for the check of alerts and dashboards.
+    ///
+    /// # Errors
+    /// Only when two metrics of this module had the same name.
+    pub fn described(&self) -> Result<Vec<Box<dyn Collector>>, prometheus::Error> {
+        let mut all = self.collectors();
+        all.extend(Gauges::new()?.collectors());
+        Ok(all)
     }
 
     /// Counts a move from one connection to another.
@@ -325,7 +338,7 @@ pub enum Kind {
 }
 
 fn prune(vec: &IntCounterVec, labels: &[&str], keep: impl Fn(&str, &str) -> bool) {
-    for family in prometheus::core::Collector::collect(vec) {
+    for family in vec.collect() {
         for metric in family.get_metric() {
             let value = |name: &str| metric.get_label().iter().find(|pair| pair.name() == name).map_or("", |pair| pair.value());
             let values: Vec<&str> = labels.iter().map(|name| value(name)).collect();
@@ -337,15 +350,56 @@ fn prune(vec: &IntCounterVec, labels: &[&str], keep: impl Fn(&str, &str) -> bool
     }
 }
 
-/// Gauges of what the ledger knows now.
+/// Gauges of what the ledger knows, built anew for each scrape.
+struct Gauges {
+    breaker: GaugeVec,
+    cooldown: GaugeVec,
+    terminal: GaugeVec,
+    level: GaugeVec,
+    lockout: GaugeVec,
+}
+
+impl Gauges {
+    fn new() -> Result<Self, prometheus::Error> {
+        let gauge = |name: &str, help: &str, labels: &[&str]| GaugeVec::new(Opts::new(name, help), labels);
+        Ok(Self {
+            breaker: gauge(
+                "omniroute_provider_breaker_state",
+                "1 for the state that the provider's breaker is in.",
+                &["provider", "state"],
+            )?,
+            cooldown: gauge(
+                "omniroute_connection_cooldown_until_timestamp_seconds",
+                "When the connection's cooldown ends, while it rests.",
+                &["provider", "connection", "reason"],
+            )?,
+            terminal: gauge(
+                "omniroute_connection_terminal",
+                "1 while the connection is in a state that only an operator or a new credential ends.",
+                &["provider", "connection", "state"],
+            )?,
+            level: gauge("omniroute_connection_backoff_level", "Backoff level of the connection.", &["provider", "connection"])?,
+            lockout: gauge(
+                "omniroute_model_lockout_until_timestamp_seconds",
+                "When the model of the connection may be used again, while it is locked.",
+                &["provider", "connection", "model", "reason"],
+            )?,
+        })
+    }
+
+    fn collectors(&self) -> Vec<Box<dyn Collector>> {
+        let all = [&self.breaker, &self.cooldown, &self.terminal, &self.level, &self.lockout];
+        all.into_iter().map(|gauge| Box::new(gauge.clone()) as Box<dyn Collector>).collect()
+    }
+}
+
+/// The gauges of what the ledger knows now.
 fn gauges(report: &StateReport, now: EpochMs) -> Result<Registry, prometheus::Error> {
+    let gauges = Gauges::new()?;
     let registry = Registry::new();
-    let gauge = |name: &str, help: &str, labels: &[&str]| -> Result<GaugeVec, prometheus::Error> {
-        let vec = GaugeVec::new(Opts::new(name, help), labels)?;
-        registry.register(Box::new(vec.clone()))?;
-        Ok(vec)
-    };
-    let breaker = gauge("omniroute_provider_breaker_state", "1 for the state that the provider's breaker is in.", &["provider", "state"])?;
+    for collector in gauges.collectors() {
+        registry.register(collector)?;
+    }
     for provider in &report.providers {
         for (phase, name) in [
             (BreakerPhase::Closed, "Closed"),
@@ -353,28 +407,12 @@ fn gauges(report: &StateReport, now: EpochMs) -> Result<Registry, prometheus::Er
             (BreakerPhase::Open, "Open"),
             (BreakerPhase::HalfOpen, "HalfOpen"),
         ] {
-            breaker.with_label_values(&[&provider.name, name]).set(f64::from(u8::from(provider.breaker.state == phase)));
+            gauges.breaker.with_label_values(&[&provider.name, name]).set(f64::from(u8::from(provider.breaker.state == phase)));
         }
     }
-    let cooldown = gauge(
-        "omniroute_connection_cooldown_until_timestamp_seconds",
-        "When the connection's cooldown ends, while it rests.",
-        &["provider", "connection", "reason"],
-    )?;
-    let terminal = gauge(
-        "omniroute_connection_terminal",
-        "1 while the connection is in a state that only an operator or a new credential ends.",
-        &["provider", "connection", "state"],
-    )?;
-    let level = gauge("omniroute_connection_backoff_level", "Backoff level of the connection.", &["provider", "connection"])?;
-    let lockout = gauge(
-        "omniroute_model_lockout_until_timestamp_seconds",
-        "When the model of the connection may be used again, while it is locked.",
-        &["provider", "connection", "model", "reason"],
-    )?;
     for connection in &report.connections {
         let (provider, name) = (connection.provider.as_str(), connection.name.as_str());
-        level.with_label_values(&[provider, name]).set(f64::from(connection.backoff_level));
+        gauges.level.with_label_values(&[provider, name]).set(f64::from(connection.backoff_level));
         let state = match connection.state {
             ConnectionPhase::Banned => Some("Banned"),
             ConnectionPhase::Expired => Some("Expired"),
@@ -382,15 +420,15 @@ fn gauges(report: &StateReport, now: EpochMs) -> Result<Registry, prometheus::Er
             ConnectionPhase::Active | ConnectionPhase::Cooling | ConnectionPhase::RequestRejected => None,
         };
         if let Some(state) = state {
-            terminal.with_label_values(&[provider, name, state]).set(1.0);
+            gauges.terminal.with_label_values(&[provider, name, state]).set(1.0);
         }
         if let Some(until) = connection.until.filter(|until| *until > now) {
             let reason = connection.reason.as_deref().unwrap_or("Unknown");
-            cooldown.with_label_values(&[provider, name, reason]).set(seconds(until));
+            gauges.cooldown.with_label_values(&[provider, name, reason]).set(seconds(until));
         }
         for lock in connection.lockouts.iter().take(MAX_LOCKOUTS) {
             if let Some(until) = lock.until.filter(|until| *until > now) {
-                lockout.with_label_values(&[provider, name, &lock.model, &lock.reason]).set(seconds(until));
+                gauges.lockout.with_label_values(&[provider, name, &lock.model, &lock.reason]).set(seconds(until));
             }
         }
     }
@@ -435,6 +473,23 @@ mod tests {
         let later = text(&metrics, &report, 30_500);
         assert!(!later.contains("cooldown_until") && later.contains("model_lockout_until"), "{later}");
         assert!(!text(&metrics, &report, 40_000).contains("model_lockout_until"));
+    }
+
+    #[test]
+    fn names_that_clients_make_up_do_not_become_endless_series() {
+        let locked = |n: usize| LockoutState { model: format!("m{n}"), until: Some(EpochMs(40_000)), ..LockoutState::default() };
+        let connection = |count| ConnectionState {
+            name: "a".to_owned(),
+            provider: "p".to_owned(),
+            lockouts: (0..count).map(locked).collect(),
+            ..ConnectionState::default()
+        };
+        let metrics = Metrics::new().unwrap();
+        let series = |count| {
+            let report = StateReport { connections: vec![connection(count)], ..StateReport::default() };
+            text(&metrics, &report, 0).lines().count()
+        };
+        assert_eq!(series(10_000), series(MAX_LOCKOUTS));
     }
 
     #[test]

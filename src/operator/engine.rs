@@ -1,6 +1,6 @@
 //! The loop: takes namespaces that changed, a few at a time, and brings each up to date.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -177,19 +177,23 @@ impl Census {
 
     /// Writes the sums.
     pub fn publish(&self, metrics: &Metrics) {
-        let mut sums = super::report::Counts::new();
+        let (mut sums, mut not_ready) = (BTreeMap::new(), BTreeMap::new());
         for kind in super::object::ObjectKind::ALL {
             for ready in ["True", "False", "Unknown"] {
                 sums.insert((kind.name(), ready), 0);
             }
         }
         for counts in self.by_namespace.lock().unwrap_or_else(PoisonError::into_inner).values() {
-            for (key, count) in counts {
-                *sums.entry(*key).or_default() += count;
+            for ((kind, ready, reason), count) in counts {
+                *sums.entry((*kind, *ready)).or_default() += count;
+                if *ready != "True" {
+                    *not_ready.entry((*kind, reason.clone())).or_default() += count;
+                }
             }
         }
         for ((kind, ready), count) in sums {
             metrics.objects(kind, ready, count);
         }
+        metrics.not_ready(&not_ready);
     }
 }

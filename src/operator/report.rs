@@ -74,8 +74,8 @@ impl Memory {
     }
 }
 
-/// Objects of a namespace by kind and status of `Ready`.
-pub type Counts = BTreeMap<(&'static str, &'static str), usize>;
+/// Objects of a namespace by kind, status of `Ready`, and the reason where that is not True.
+pub type Counts = BTreeMap<(&'static str, &'static str, String), usize>;
 
 /// One look at a namespace.
 pub struct Report<'a> {
@@ -131,7 +131,7 @@ impl Report<'_> {
         }
         for (key, meta, error) in broken {
             self.put_broken(key, meta, error, memory);
-            *counts.entry((key.kind.name(), "False")).or_default() += 1;
+            *counts.entry((key.kind.name(), "False", ReadyReason::InvalidSpec.to_string())).or_default() += 1;
         }
         let next = memory.patience.end(world.now);
         (counts, next)
@@ -150,7 +150,8 @@ impl Report<'_> {
     ) {
         let name = meta.name.clone().unwrap_or_default();
         let key = ObjectKey { namespace: self.namespace.to_owned(), kind, name };
-        *counts.entry((kind.name(), ready_word(after.conditions()))).or_default() += 1;
+        let (ready, reason) = ready_word(after.conditions());
+        *counts.entry((kind.name(), ready, reason)).or_default() += 1;
         if meta.deletion_timestamp.is_some() {
             self.writer.forget(&key);
             return;
@@ -215,11 +216,14 @@ fn is(conditions: &[Condition], type_: ConditionType) -> bool {
     find(conditions, type_).is_some_and(|c| c.status == Tri::True.as_str())
 }
 
-fn ready_word(conditions: &[Condition]) -> &'static str {
-    match find(conditions, ConditionType::Ready).map(|c| c.status.as_str()) {
-        Some("True") => "True",
-        Some("False") => "False",
-        _ => "Unknown",
+/// Status of `Ready`, and the reason where it is not True.
+fn ready_word(conditions: &[Condition]) -> (&'static str, String) {
+    let ready = find(conditions, ConditionType::Ready);
+    match ready.map(|c| (c.status.as_str(), c.reason.clone())) {
+        Some(("True", _)) => ("True", String::new()),
+        Some(("False", reason)) => ("False", reason),
+        Some((_, reason)) => ("Unknown", reason),
+        None => ("Unknown", AvailableReason::Unknown.to_string()),
     }
 }
 
