@@ -457,14 +457,16 @@ pub struct StreamStallCooldown {
     pub enabled: bool,
 }
 
-/// Recovery of broken streams.
+/// Recovery of broken streams. The provider bills every request that is sent again.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StreamRecovery {
-    /// Opens a stream again that broke before its first content. Environment `STREAM_RECOVERY_ENABLED`, default false.
+    /// Holds back the first 750 ms or 64 KiB of a stream, and opens a stream that breaks until then again, at the same account and up to four times.
+    /// Environment `STREAM_RECOVERY_ENABLED`, default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
-    /// Continues a text stream that broke later. Environment `STREAM_RECOVERY_MIDSTREAM_ENABLED`, default false.
+    /// Continues a Chat Completions text that broke later, up to four times: the same account is asked to go on behind what the client has. Environment
+    /// `STREAM_RECOVERY_MIDSTREAM_ENABLED`, default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub continue_mid_stream: Option<bool>,
     /// Gives up streams that are too slow.

@@ -1,17 +1,21 @@
 //! One attempt: a permit, the call, the check of what came back, and the record of it in the ledger.
 
+mod again;
+mod streaming;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, Response, StatusCode};
-use http_body_util::BodyExt;
 
-use super::BoxError;
+use self::again::Slot;
+use self::streaming::SharedPermit;
+use super::admission::Buffered;
 use super::body::{Body, Chained};
 use super::clock;
-use super::config::Account;
+use super::config::{Account, Loaded};
 use super::gates::Blocked;
 use super::lane;
 use super::leases;
@@ -19,7 +23,7 @@ use super::limits::Gated;
 use super::metrics::{Metrics, Origin};
 use super::pipeline::{Context, Elsewhere, Shared};
 use super::queue::Pass;
-use super::relay::{self, Opened, StreamEnd, StreamFailure, StreamOutcome, StreamPolicy};
+use super::relay;
 use super::upstream::{Call, Collected, SendError, UpstreamBody, collect, decode, headers};
 use crate::classify::{self, Attempt, Failover, Reason, Scope, TransportError, Verdict};
 use crate::protocol::quality::{Expectations, QualityFailure, ValidateResponse, check_answer};
@@ -65,8 +69,8 @@ pub(super) enum Outcome {
 /// What an attempt holds while it runs: its slots, and its lease.
 #[derive(Debug, Default)]
 pub(super) struct Holds {
-    /// Never looked at: it gives its slots back when it is dropped.
-    _pass: Option<Pass>,
+    /// Never looked at: it gives its slots back when the last of those who share it is dropped.
+    _slot: Slot,
     /// The lease.
     pub lease: Option<leases::Running>,
 }
@@ -105,6 +109,8 @@ pub(super) struct Kept {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: Bytes,
+    /// The body's share of the memory that all bodies may use.
+    pub room: Option<Buffered>,
 }
 
 /// Sends the request once. `reserved` is the slot that this request waited for, if it is for this connection.
@@ -117,7 +123,7 @@ pub(super) async fn run(context: &Context, dispatch: &Dispatch, reserved: Option
     };
     let pass = match reserved {
         Some(pass) => Some(pass),
-        None => match gates(context, account, dispatch).map(|gated| (gated.queue.try_pass(&gated.wants), gated)) {
+        None => match gates(&context.shared, account, dispatch).map(|gated| (gated.queue.try_pass(&gated.wants), gated)) {
             None => None,
             Some((Ok(pass), _)) => Some(pass),
             Some((Err(blocked), gated)) => return Outcome::Capped(gated, blocked),
@@ -129,19 +135,22 @@ pub(super) async fn run(context: &Context, dispatch: &Dispatch, reserved: Option
     };
     // A rotation may have come since the request began: the ledger already speaks of the new credential, so that one is sent.
     let rotated = (account.credential != account.cell.credential()).then(|| context.shared.gateway().config()).flatten();
-    let newer = rotated.as_deref().and_then(|loaded| Some((loaded.account(account.cell.name())?, loaded)));
+    let newer = rotated.as_ref().and_then(|loaded| Some((loaded.account(account.cell.name())?, loaded)));
     let newer = newer.filter(|(newer, _)| Arc::ptr_eq(&newer.cell, &account.cell));
-    let (account, provider) = newer.and_then(|(newer, loaded)| Some((newer, loaded.provider(newer)?))).unwrap_or((account, provider));
+    let newer = newer.and_then(|(newer, loaded)| Some((newer, loaded.provider(newer)?, loaded)));
+    let (account, provider, loaded) = newer.unwrap_or((account, provider, loaded));
     // What this attempt proves is about the credential that it carries.
     let permit = permit.carries(account.credential);
+    let recovery = loaded.snapshot.settings.stream_recovery;
+    let slot = Slot::new(pass, context.head.stream && (recovery.enabled || recovery.continue_mid_stream));
     let ttl = loaded.snapshot.settings.session_lease_ttl_ms;
     let lease = context.shared.lease.as_ref().map(|lease| lease.enter(context.shared.gateway(), account.cell.name(), ttl));
     let holds = match lease.transpose() {
-        Ok(lease) => Holds { _pass: pass, lease },
+        Ok(lease) => Holds { _slot: slot.clone(), lease },
         Err(error) => return Outcome::Fenced(error),
     };
     let begun = Instant::now();
-    let running = Running { context, account, provider, dispatch, begun };
+    let running = Running { context, loaded, account, provider, dispatch, slot, begun };
     let total = Some(provider.timeouts.total_ms).filter(|ms| *ms > 0).map_or(Duration::MAX, Duration::from_millis);
     let limit = Duration::from_millis(dispatch.deadline.since(clock::now())).min(total);
     let execution = account.limits.execution().filter(|execution| *execution < limit);
@@ -163,9 +172,9 @@ pub(super) async fn run(context: &Context, dispatch: &Dispatch, reserved: Option
 }
 
 /// What stands before this dispatch; nothing in the common case, without a lock.
-fn gates(context: &Context, account: &Account, dispatch: &Dispatch) -> Option<Gated> {
+fn gates(shared: &Shared, account: &Account, dispatch: &Dispatch) -> Option<Gated> {
     let now = clock::now();
-    let combo = dispatch.combo.and_then(|index| context.shared.loaded.snapshot.combos.get(index));
+    let combo = dispatch.combo.and_then(|index| shared.loaded.snapshot.combos.get(index));
     let empty = account.learned.empty_until(now).and_then(|until| account.limits.while_empty(until, now));
     empty.or_else(|| account.limits.of(&dispatch.model, &dispatch.target, combo))
 }
@@ -208,23 +217,19 @@ impl Drop for Unsettled<'_> {
 /// An attempt on its way.
 struct Running<'a> {
     context: &'a Context,
+    /// The configuration of the account.
+    loaded: &'a Arc<Loaded>,
     account: &'a Account,
     provider: &'a Provider,
     dispatch: &'a Dispatch,
+    slot: Slot,
     begun: Instant,
 }
 
 impl Running<'_> {
     async fn exchange(self, permit: Permit, elsewhere: &mut Elsewhere) -> Outcome {
         let context = self.context;
-        let call = Call {
-            endpoint: context.shared.endpoint,
-            headers: &context.headers,
-            body: splice_model(&context.body, &context.head, &self.dispatch.model),
-            response_start: self.response_start(),
-            extra: None,
-        };
-        let sent = lane::send(&context.shared.worker.client, self.account, call, self.response_start(), elsewhere).await;
+        let sent = lane::send(&context.shared.worker.client, self.account, self.call(), self.response_start(), elsewhere).await;
         if let Ok(response) = &sent {
             let (headers, now) = (response.headers(), clock::now());
             self.account.learned.read(headers, now);
@@ -236,6 +241,16 @@ impl Running<'_> {
             Ok(response) if !response.status().is_success() => self.error_answer(permit, response, elsewhere).await,
             Ok(response) if context.head.stream => self.stream(permit, response, elsewhere).await,
             Ok(response) => self.whole(permit, response, elsewhere).await,
+        }
+    }
+
+    fn call(&self) -> Call<'_> {
+        Call {
+            endpoint: self.context.shared.endpoint,
+            headers: &self.context.headers,
+            body: splice_model(&self.context.body, &self.context.head, &self.dispatch.model),
+            response_start: self.response_start(),
+            extra: None,
         }
     }
 
@@ -256,6 +271,12 @@ impl Running<'_> {
         }
     }
 
+    /// When the whole answer must have ended, where the provider's timeouts say so.
+    fn ends(&self) -> Option<tokio::time::Instant> {
+        let total = self.provider.timeouts.total_ms;
+        (total > 0).then(|| tokio::time::Instant::from(self.begun) + Duration::from_millis(total))
+    }
+
     fn no_answer(&self, permit: Permit, error: &SendError) -> Outcome {
         let evidence = Evidence { transport: Some(error.transport), via_proxy: error.via_proxy, ..Evidence::default() };
         self.fail(permit, evidence, error.message.clone(), None)
@@ -264,29 +285,32 @@ impl Running<'_> {
     async fn error_answer(&self, permit: Permit, response: Response<UpstreamBody>, elsewhere: &mut Elsewhere) -> Outcome {
         let (parts, body) = response.into_parts();
         let status = parts.status.as_u16();
-        let bytes = match elsewhere.during(collect(body, MAX_ERROR_BODY, self.idle())).await {
-            Ok(Collected::Whole(bytes)) => bytes,
-            Ok(Collected::TooLarge { prefix, .. }) => prefix,
-            // The status says enough; whatever was to follow is lost.
-            Err(_) => Bytes::new(),
-        };
-        let decoded = decode(&parts.headers, &bytes, MAX_ERROR_BODY).ok().flatten();
+        let (bytes, room) =
+            match elsewhere.during(collect(body, MAX_ERROR_BODY, self.idle(), self.context.shared.gateway().buffers())).await {
+                Ok(Collected::Whole { bytes, room }) => (bytes, room),
+                Ok(Collected::TooLarge { prefix, .. }) => (prefix, None),
+                // The status says enough; whatever was to follow is lost.
+                Err(_) => (Bytes::new(), None),
+            };
+        let decoded = decode(&parts.headers, &bytes, MAX_ERROR_BODY);
+        let readable = decoded.is_ok();
         let mut shown = headers::down(&parts.headers);
-        if decoded.is_some() {
-            shown.remove(CONTENT_ENCODING);
-        }
-        let body = decoded.unwrap_or(bytes);
-        let kept = Kept { status: parts.status, headers: shown, body: body.clone() };
-        let evidence = Evidence { status, headers: Some(&parts.headers), body: &body, ..Evidence::default() };
-        self.fail(permit, evidence, excerpt(&body), Some(kept))
+        shown.remove(CONTENT_ENCODING);
+        let body = decoded.ok().flatten().unwrap_or(bytes);
+        // What nobody can decode, a client cannot either.
+        let kept = readable.then(|| Kept { status: parts.status, headers: shown, body: body.clone(), room });
+        let message = if readable { excerpt(&body) } else { format!("status {status} with a body that cannot be decoded") };
+        let evidence = Evidence { status, headers: Some(&parts.headers), body: if readable { &body } else { &[] }, ..Evidence::default() };
+        self.fail(permit, evidence, message, kept)
     }
 
     async fn whole(&self, permit: Permit, response: Response<UpstreamBody>, elsewhere: &mut Elsewhere) -> Outcome {
         let (parts, body) = response.into_parts();
-        let bytes = match elsewhere.during(collect(body, MAX_CHECKED_BODY, self.idle())).await {
-            Ok(Collected::Whole(bytes)) => bytes,
+        let buffers = self.context.shared.gateway().buffers();
+        let (bytes, room) = match elsewhere.during(collect(body, MAX_CHECKED_BODY, self.idle(), buffers)).await {
+            Ok(Collected::Whole { bytes, room }) => (bytes, room),
             Ok(Collected::TooLarge { prefix, rest }) => {
-                let body = Body::stream(Chained::new(prefix, rest));
+                let body = Body::stream(Chained::new(prefix, rest, self.idle(), self.ends()));
                 return self.succeed(permit, parts.status, headers::down(&parts.headers), body, None);
             }
             Err(error) => {
@@ -306,7 +330,7 @@ impl Running<'_> {
         let content_type = parts.headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok());
         let expect = Expectations { validate: self.validation(), empty_stop_is_valid: self.provider.traits.empty_stop_is_valid };
         match check_answer(self.context.shared.endpoint, content_type, &body, expect) {
-            Ok(facts) => self.succeed(permit, parts.status, shown, Body::full(body), facts.id.as_deref()),
+            Ok(facts) => self.succeed(permit, parts.status, shown, Body::full(body).guarded(room), facts.id.as_deref()),
             Err(QualityFailure::ErrorInside) => {
                 let evidence =
                     Evidence { status: parts.status.as_u16(), headers: Some(&parts.headers), body: &body, ..Evidence::default() };
@@ -320,49 +344,6 @@ impl Running<'_> {
     fn unusable(&self, permit: Permit, status: StatusCode, message: String) -> Outcome {
         let evidence = Evidence { status: status.as_u16(), transport: Some(TransportError::Quality), ..Evidence::default() };
         self.fail(permit, evidence, message, None)
-    }
-
-    async fn stream(&self, permit: Permit, response: Response<UpstreamBody>, elsewhere: &mut Elsewhere) -> Outcome {
-        let (parts, body) = response.into_parts();
-        let settings = &self.context.shared.loaded.snapshot.settings;
-        let policy = StreamPolicy {
-            heartbeat: Duration::from_millis(settings.heartbeat_ms),
-            throughput: settings.stream_recovery.throughput_watchdog,
-            empty_stop_is_valid: self.provider.traits.empty_stop_is_valid,
-            ..StreamPolicy::new(self.context.shared.endpoint.dialect(), self.begun.into(), &self.provider.timeouts, &self.context.head)
-        };
-        let recorder = Recorder {
-            shared: Arc::clone(&self.context.shared),
-            account: self.dispatch.connection.index,
-            model: Arc::clone(&self.dispatch.model),
-            permit: Arc::new(std::sync::Mutex::new(Some(permit))),
-        };
-        let at_end = recorder.clone();
-        let opened = relay::open_stream(body, &parts.headers, policy, Box::new(move |outcome| at_end.record(&outcome)));
-        match elsewhere.during(opened).await {
-            Opened::Committed(body) => {
-                let shown = body.headers(&parts.headers);
-                let mut response = Response::new(Body::stream(body.map_err(BoxError::from)));
-                *response.status_mut() = parts.status;
-                *response.headers_mut() = shown;
-                Outcome::Served { response, origin: Origin::Provider, latency_ms: millis(self.begun.elapsed()), holds: Holds::default() }
-            }
-            Opened::Failed(failure) => match recorder.take() {
-                Some(permit) => self.stream_failed(permit, parts.status, &parts.headers, failure),
-                None => Outcome::Refused(Exclusion::of(ExclusionReason::Unavailable)),
-            },
-        }
-    }
-
-    fn stream_failed(&self, permit: Permit, status: StatusCode, headers: &HeaderMap, failure: StreamFailure) -> Outcome {
-        let evidence = Evidence {
-            status: status.as_u16(),
-            headers: Some(headers),
-            body: &failure.body,
-            transport: failure.transport,
-            via_proxy: false,
-        };
-        self.fail(permit, evidence, failure.message, None)
     }
 
     fn validation(&self) -> &ValidateResponse {
@@ -455,42 +436,6 @@ fn record_success(shared: &Shared, account: &Account, permit: Permit, model: &st
     gateway.apply(&gateway.ledger().success(permit, Some(model), now));
     shared.bind(account, response_id, now);
     account.attempts.success(gateway.metrics());
-}
-
-/// Records how a stream ended, whenever that is.
-#[derive(Clone)]
-struct Recorder {
-    shared: Arc<Shared>,
-    account: usize,
-    model: Arc<str>,
-    permit: Arc<std::sync::Mutex<Option<Permit>>>,
-}
-
-impl Recorder {
-    fn take(&self) -> Option<Permit> {
-        self.permit.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
-    }
-
-    fn record(&self, outcome: &StreamOutcome) {
-        let loaded = &self.shared.loaded;
-        let metrics = self.shared.gateway().metrics();
-        let Some((account, provider)) = loaded.accounts.get(self.account).and_then(|a| Some((a, loaded.provider(a)?))) else { return };
-        let Some(permit) = self.take() else { return };
-        metrics.first_token(self.shared.endpoint.into(), outcome.first_content_after.as_secs_f64());
-        metrics.skipped_frames(outcome.facts.malformed);
-        match &outcome.end {
-            StreamEnd::Complete(_) => {
-                record_success(&self.shared, account, permit, &self.model, outcome.facts.response_id.as_deref());
-            }
-            StreamEnd::Aborted => account.attempts.cancelled(metrics),
-            StreamEnd::Interrupted(why) => {
-                let evidence =
-                    Evidence { status: 200, transport: Some(TransportError::StreamInterrupted), body: &why.frame, ..Evidence::default() };
-                let verdict = record_failure(&self.shared, account, provider, permit, &self.model, &evidence);
-                tracing::info!(connection = %account.cell.name(), reason = verdict.reason.snake(), "stream broke: {}", shown(&verdict, &why.message));
-            }
-        }
-    }
 }
 
 /// What a log may say of an upstream's message: vendors repeat the key in answers about keys, so of those only the reason is kept.

@@ -1,10 +1,13 @@
 //! The body of an answer, with what must live exactly as long as it.
 
+use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::BoxError;
 
@@ -52,17 +55,41 @@ impl Body {
     }
 }
 
-/// Bytes that were read already, and the body that follows them.
-#[derive(Debug)]
+/// Bytes that were read already, and the body that follows them, which is passed on unread. It has deadlines of its own, and fails when one passes.
 pub struct Chained<B> {
     prefix: Bytes,
     rest: B,
+    idle: Duration,
+    ends: Option<Instant>,
+    timer: Pin<Box<Sleep>>,
+    /// The client has not come back for more: that time is its own.
+    handed_over: bool,
 }
 
 impl<B> Chained<B> {
-    /// Puts `prefix` in front of `rest`.
-    pub const fn new(prefix: Bytes, rest: B) -> Self {
-        Self { prefix, rest }
+    /// Puts `prefix` in front of `rest`. `idle` is the longest silence of the provider (zero = no limit), `ends` the instant at which the whole answer must
+    /// be over.
+    pub fn new(prefix: Bytes, rest: B, idle: Duration, ends: Option<Instant>) -> Self {
+        let mut chained = Self { prefix, rest, idle, ends, timer: Box::pin(sleep_until(Instant::now())), handed_over: false };
+        chained.rewind();
+        chained
+    }
+
+    /// The provider has its full time again.
+    fn rewind(&mut self) {
+        let now = Instant::now();
+        let idle = (!self.idle.is_zero()).then(|| now + self.idle);
+        let next = idle.into_iter().chain(self.ends).min();
+        self.timer.as_mut().reset(next.unwrap_or(now + UNLIMITED));
+    }
+}
+
+/// A timer that is not meant to fire.
+const UNLIMITED: Duration = Duration::from_secs(365 * 86_400);
+
+impl<B> std::fmt::Debug for Chained<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Chained").field("idle", &self.idle).finish_non_exhaustive()
     }
 }
 
@@ -75,10 +102,19 @@ where
     type Error = BoxError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if !self.prefix.is_empty() {
-            return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.prefix)))));
+        let this = &mut *self;
+        if std::mem::take(&mut this.handed_over) {
+            this.rewind();
         }
-        Pin::new(&mut self.rest).poll_frame(cx).map(|frame| frame.map(|frame| frame.map_err(Into::into)))
+        if !this.prefix.is_empty() {
+            this.handed_over = true;
+            return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut this.prefix)))));
+        }
+        if let Poll::Ready(frame) = Pin::new(&mut this.rest).poll_frame(cx) {
+            this.handed_over = true;
+            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        }
+        this.timer.as_mut().poll(cx).map(|()| Some(Err("the provider did not finish its answer in time".into())))
     }
 }
 

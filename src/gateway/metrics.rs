@@ -11,6 +11,7 @@ use prometheus::{
     TextEncoder,
 };
 
+use super::relay::Recovered;
 use crate::api::time::EpochMs;
 use crate::classify::Reason;
 use crate::protocol::Endpoint;
@@ -149,6 +150,26 @@ impl AttemptCounters {
     }
 }
 
+/// How a broken stream is recovered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RecoveryKind {
+    /// Opened again before anything of it went to the client.
+    Reopen,
+    /// Continued behind the text that the client has.
+    Continue,
+}
+
+impl RecoveryKind {
+    /// The label value.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Reopen => "reopen",
+            Self::Continue => "continue",
+        }
+    }
+}
+
 /// Everything that is counted while requests run.
 #[derive(Debug)]
 pub struct Metrics {
@@ -164,6 +185,7 @@ pub struct Metrics {
     load_failures: IntCounter,
     snapshot_info: IntGaugeVec,
     skipped_frames: IntCounter,
+    stream_recoveries: IntCounterVec,
 }
 
 impl Metrics {
@@ -214,6 +236,11 @@ impl Metrics {
             load_failures: IntCounter::new("omniroute_snapshot_load_failures_total", "Snapshots that were refused; the last good one stays.")?,
             snapshot_info: IntGaugeVec::new(Opts::new("omniroute_snapshot_info", "The snapshot that is served, by its hash."), &["hash"])?,
             skipped_frames: IntCounter::new("omniroute_stream_skipped_frames_total", "Malformed frames of provider streams that were skipped.")?,
+            stream_recoveries: counters(
+                "omniroute_stream_recoveries_total",
+                "Requests for the stream, or the rest of a text, that a provider had broken off; each is billed by the provider.",
+                &["kind", "outcome"],
+            )?,
             registry,
         };
         for collector in metrics.collectors() {
@@ -236,6 +263,7 @@ impl Metrics {
             Box::new(self.load_failures.clone()),
             Box::new(self.snapshot_info.clone()),
             Box::new(self.skipped_frames.clone()),
+            Box::new(self.stream_recoveries.clone()),
         ]
     }
 
@@ -289,6 +317,17 @@ impl Metrics {
     /// Malformed frames of a stream that were skipped.
     pub fn skipped_frames(&self, frames: u64) {
         self.skipped_frames.inc_by(frames);
+    }
+
+    /// What became of an attempt to recover a broken stream.
+    pub fn stream_recovery(&self, kind: RecoveryKind, outcome: Recovered) {
+        let outcome = match outcome {
+            Recovered::Yes => "recovered",
+            Recovered::No => "failed",
+            Recovered::Refused => "refused",
+            Recovered::Aborted => "aborted",
+        };
+        self.stream_recoveries.with_label_values(&[kind.as_str(), outcome]).inc();
     }
 
     /// A snapshot was refused.

@@ -7,6 +7,7 @@ pub mod json;
 pub mod progress;
 pub mod quality;
 pub mod restream;
+pub mod resume;
 pub mod scan;
 pub mod sse;
 

@@ -92,6 +92,31 @@ pub struct StreamFacts {
 }
 
 impl StreamFacts {
+    /// Adds what the rest of the same answer has said, which came in a stream of its own.
+    pub fn go_on_with(&mut self, rest: &Self) {
+        self.text_bytes += rest.text_bytes;
+        self.reasoning |= rest.reasoning;
+        self.tool_call |= rest.tool_call;
+        self.refusal |= rest.refusal;
+        self.other_content |= rest.other_content;
+        self.terminal |= rest.terminal;
+        self.malformed += rest.malformed;
+        self.frames += rest.frames;
+        self.next_sequence = self.next_sequence.max(rest.next_sequence);
+        self.finish_reason = rest.finish_reason.clone().or_else(|| self.finish_reason.take());
+        self.response_id = self.response_id.take().or_else(|| rest.response_id.clone());
+        // Both were billed.
+        self.usage = match (self.usage, rest.usage) {
+            (Some(a), Some(b)) => Some(Usage {
+                input: a.input + b.input,
+                output: a.output + b.output,
+                cached_input: a.cached_input + b.cached_input,
+                reasoning: a.reasoning + b.reasoning,
+            }),
+            (a, b) => a.or(b),
+        };
+    }
+
     /// True when the stream said that it is finished: its last frame, or for Chat a finish reason (some vendors send no `[DONE]`).
     #[must_use]
     pub const fn is_complete(&self) -> bool {

@@ -45,6 +45,8 @@ pub struct Decoder {
     started: bool,
     /// No line or event is open.
     between: bool,
+    /// How many of the bytes that were pushed last belong to events that have ended.
+    ended: usize,
 }
 
 const BOM: &[u8] = b"\xef\xbb\xbf";
@@ -59,9 +61,13 @@ impl Decoder {
     /// Reads bytes and answers how many of them were read: all, unless `event` said [`Flow::Stop`], then those up to the end of that event.
     pub fn push(&mut self, bytes: &[u8], mut event: impl FnMut(Event<'_>) -> Flow) -> usize {
         let mut at = 0;
+        self.ended = 0;
         while let Some(rest) = bytes.get(at..).filter(|r| !r.is_empty()) {
             if std::mem::take(&mut self.after_cr) && rest.first() == Some(&b'\n') {
                 at += 1;
+                if self.between {
+                    self.ended = at;
+                }
                 continue;
             }
             let Some(end) = memchr::memchr2(b'\n', b'\r', rest) else {
@@ -81,12 +87,16 @@ impl Decoder {
                 self.carry.clear();
                 flow
             };
+            if self.between {
+                self.ended = at;
+            }
             if flow == Flow::Stop {
                 // The LF of a final CRLF belongs to the event.
                 if self.after_cr && bytes.get(at) == Some(&b'\n') {
                     self.after_cr = false;
                     at += 1;
                 }
+                self.ended = at;
                 return at;
             }
         }
@@ -106,6 +116,13 @@ impl Decoder {
     #[must_use]
     pub fn between_events(&self) -> bool {
         self.between && self.carry.is_empty() && !self.after_cr
+    }
+
+    /// How many of the bytes of the last [`Self::push`] belong to events, comments and blank lines that have ended; what follows them is
+    /// the beginning of an event.
+    #[must_use]
+    pub const fn ended(&self) -> usize {
+        self.ended
     }
 
     /// The start of a line that is still open, without its end.

@@ -353,7 +353,7 @@ impl Default for CooldownWait {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StreamRecovery {
-    /// Reopen a stream that broke before its first content.
+    /// Hold back the start of a stream, and open one that breaks until then again.
     pub enabled: bool,
     /// Continue a text stream that broke later.
     pub continue_mid_stream: bool,

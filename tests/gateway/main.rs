@@ -9,6 +9,7 @@ mod leases;
 mod life;
 mod limits;
 mod management;
+mod recovery;
 mod run;
 mod streams;
 mod support;

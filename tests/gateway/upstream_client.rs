@@ -9,7 +9,8 @@ use http_body_util::BodyExt;
 use omniroute::classify::{AuthClass, TransportError};
 use omniroute::cli::fake::{Answer, FakeUpstream, FaultKind, Match, Outcome, Rule, Script};
 use omniroute::dial::tls::TlsConfigs;
-use omniroute::gateway::relay::{Opened, StreamBody, StreamEnd, StreamOutcome, StreamPolicy, open_stream};
+use omniroute::gateway::admission::Buffers;
+use omniroute::gateway::relay::{Hooks, Opened, StreamBody, StreamEnd, StreamOutcome, StreamPolicy, open_stream};
 use omniroute::gateway::upstream::{Call, Client, Collected, PoolLimits, SendError, Upstream, UpstreamBody, collect};
 use omniroute::protocol::scan::{RequestHead, scan_request, splice_model};
 use omniroute::protocol::{Dialect, Endpoint};
@@ -48,8 +49,8 @@ async fn send(client: &Client, upstream: &Upstream, body: &'static str) -> Resul
 }
 
 async fn whole(response: http::Response<UpstreamBody>) -> Bytes {
-    match collect(response.into_body(), 1 << 20, LONG).await.expect("body") {
-        Collected::Whole(bytes) => bytes,
+    match collect(response.into_body(), 1 << 20, LONG, &Buffers::default()).await.expect("body") {
+        Collected::Whole { bytes, .. } => bytes,
         Collected::TooLarge { .. } => panic!("too large"),
     }
 }
@@ -250,7 +251,10 @@ async fn redirects_are_answers() {
 async fn a_large_answer_is_handed_on_where_it_exceeds_the_limit() {
     let fake = fake(rule(Answer::default().body("x".repeat(300_000)))).await;
     let response = send(&Client::default(), &upstream(&fake.base_url()), CHAT).await.expect("answer");
-    let Collected::TooLarge { prefix, rest } = collect(response.into_body(), 100_000, LONG).await.expect("body") else { panic!("held") };
+    let Collected::TooLarge { prefix, rest } = collect(response.into_body(), 100_000, LONG, &Buffers::default()).await.expect("body")
+    else {
+        panic!("held")
+    };
     assert!((100_001..300_000).contains(&prefix.len()), "{}", prefix.len());
     assert_eq!(prefix.len() + rest.collect().await.expect("rest").to_bytes().len(), 300_000);
 }
@@ -336,13 +340,15 @@ async fn open(fake: &FakeUpstream, timeouts: Timeouts) -> (Opened, Outcomes) {
     let policy = StreamPolicy::new(Dialect::ChatCompletions, started, &timeouts, &RequestHead::default());
     let outcomes = Outcomes::default();
     let slot = Arc::clone(&outcomes);
-    (open_stream(body, &head.headers, policy, Box::new(move |o| slot.lock().expect("lock").push(o))).await, outcomes)
+    let on_end = Box::new(move |o| slot.lock().expect("lock").push(o));
+    let hooks = Hooks { on_end, buffers: Buffers::default(), resume: None };
+    (open_stream(body, &head.headers, policy, hooks).await, outcomes)
 }
 
 async fn committed(fake: &FakeUpstream, timeouts: Timeouts) -> (Box<StreamBody>, Outcomes) {
     match open(fake, timeouts).await {
         (Opened::Committed(body), outcomes) => (body, outcomes),
-        (Opened::Failed(failure), _) => panic!("{failure:?}"),
+        (other, _) => panic!("{other:?}"),
     }
 }
 

@@ -4,34 +4,34 @@
 mod body;
 mod closing;
 mod inflate;
+mod opening;
+mod recovery;
 mod source;
+mod trail;
 mod watchdog;
 
-use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::HeaderMap;
-use http::header::CONTENT_TYPE;
-use http_body::Body;
 use tokio::time::Instant;
 
 pub use body::StreamBody;
+pub use opening::open_stream;
+pub use recovery::{MAX_RECOVERIES, Recovered, Resume, ResumeError};
 
-use self::source::{Source, Step};
-use super::upstream::{BodyError, UpstreamBody};
+use super::admission::Buffers;
+use super::body::Chained;
+use super::upstream::UpstreamBody;
 use crate::classify::TransportError;
 use crate::protocol::Dialect;
 use crate::protocol::progress::StreamFacts;
-use crate::protocol::quality::{QualityFailure, check_stream_end};
-use crate::protocol::restream::as_stream;
+use crate::protocol::quality::QualityFailure;
 use crate::protocol::scan::{Effort, RequestHead};
 use crate::snapshot::{ThroughputWatchdog, Timeouts};
 
-/// Most bytes that are held before the commit; beyond it the answer counts as committed.
-const MAX_HELD: usize = 64 * 1024;
-/// Longest JSON body that is turned into a stream.
-const MAX_JSON: usize = 8 * 1024 * 1024;
+/// How much of a stream, from its first bytes, is held back although it has content, when `streamRecovery.enabled` asks for it.
+pub const RECOVERY_HOLD: Duration = Duration::from_millis(750);
 /// Readiness without any reason to wait longer, and its bound (routing spec 10.1).
 const READINESS: (Duration, Duration) = (Duration::from_secs(80), Duration::from_secs(180));
 
@@ -65,6 +65,8 @@ pub struct StreamPolicy {
     pub started: Instant,
     /// From `started` to the commit.
     pub readiness: Duration,
+    /// How long content is held back, from the first bytes on, so that a stream that breaks at once may be opened again. Zero = not at all.
+    pub hold: Duration,
     /// After the commit, as long as only reasoning was seen: from one reasoning frame to the next or to content. Zero = off.
     pub content_stall: Duration,
     /// From one step of progress to the next. Zero = off.
@@ -93,6 +95,7 @@ impl StreamPolicy {
             dialect,
             started,
             readiness,
+            hold: Duration::ZERO,
             content_stall: timeouts.stream_content_stall_ms.map_or(readiness, ms),
             idle: ms(timeouts.stream_idle_ms),
             total: ms(timeouts.total_ms),
@@ -101,6 +104,11 @@ impl StreamPolicy {
             empty_stop_is_valid: false,
         }
     }
+
+    /// When the whole answer must have ended; `None` = never.
+    fn ends(&self) -> Option<Instant> {
+        (!self.total.is_zero()).then(|| self.started + self.total)
+    }
 }
 
 /// What became of an answer that should be a stream.
@@ -108,6 +116,8 @@ impl StreamPolicy {
 pub enum Opened<B = UpstreamBody> {
     /// It has content: from now on it belongs to the client.
     Committed(Box<StreamBody<B>>),
+    /// A whole answer that is too long to be made into a stream: it goes to the client as it is.
+    Unchecked(Chained<B>),
     /// It has none, and nothing of it reached the client: the request may go elsewhere.
     Failed(StreamFailure),
 }
@@ -123,6 +133,14 @@ pub struct StreamFailure {
     pub body: Bytes,
     /// What happened, for people.
     pub message: String,
+}
+
+impl StreamFailure {
+    /// True when the stream broke off without an end and without an error: asking again may help.
+    #[must_use]
+    pub fn is_truncation(&self) -> bool {
+        self.transport == Some(TransportError::StreamInterrupted)
+    }
 }
 
 /// How a committed stream ended.
@@ -164,117 +182,17 @@ pub struct StreamOutcome {
 /// Called exactly once for a committed stream, at the latest when its body is dropped.
 pub type OnEnd = Box<dyn FnOnce(StreamOutcome) + Send>;
 
-/// Reads a 2xx answer until its first content. Dropping the future closes the upstream connection; `on_end` is called for committed
-/// streams only.
-pub async fn open_stream<B>(body: B, headers: &HeaderMap, policy: StreamPolicy, on_end: OnEnd) -> Opened<B>
-where
-    B: Body<Data = Bytes, Error = BodyError> + Unpin,
-{
-    let mut source = match Source::new(body, headers, policy.dialect) {
-        Ok(source) => source,
-        Err(message) => return failed(Some(TransportError::Quality), "upstream_bad_response", message),
-    };
-    let is_json = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).is_some_and(|t| t.to_ascii_lowercase().contains("json"));
-    let mut held = VecDeque::new();
-    let mut held_bytes = 0;
-    let deadline = tokio::time::sleep_until(policy.started + policy.readiness);
-    tokio::pin!(deadline);
-    loop {
-        let step = tokio::select! {
-            biased;
-            step = source.next() => step,
-            () = &mut deadline => {
-                let message = format!("no content within {} ms", policy.readiness.as_millis());
-                return failed(Some(TransportError::StreamNotReady), "STREAM_READINESS_TIMEOUT", message);
-            }
-        };
-        let step = match step {
-            Ok(step) => step,
-            Err(error) => return failed(Some(TransportError::StreamInterrupted), "STREAM_EARLY_EOF", error.message),
-        };
-        let step = if is_json {
-            held_bytes += step.bytes.len();
-            if !step.eof && held_bytes <= MAX_JSON {
-                held.push_back(step.bytes);
-                continue;
-            }
-            match converted(&mut source, &mut held, policy.dialect) {
-                Ok(step) => step,
-                Err(failure) => return Opened::Failed(failure),
-            }
-        } else {
-            step
-        };
-        match decide(&step, source.facts(), policy.empty_stop_is_valid, held_bytes) {
-            Decision::Fail(failure) => return Opened::Failed(failure),
-            Decision::Hold => {
-                held_bytes += step.bytes.len();
-                held.push_back(step.bytes);
-            }
-            Decision::Commit => return Opened::Committed(Box::new(StreamBody::new(source, held, step, policy, on_end))),
-        }
-    }
+/// What a stream needs of its surroundings.
+pub struct Hooks<B = UpstreamBody> {
+    /// Called when it is over.
+    pub on_end: OnEnd,
+    /// What all held bodies may use together.
+    pub buffers: Buffers,
+    /// The way to continue a text whose stream broke, where the settings ask for it.
+    pub resume: Option<Arc<dyn Resume<B>>>,
 }
 
-enum Decision {
-    Hold,
-    Commit,
-    Fail(StreamFailure),
-}
-
-fn decide(step: &Step, facts: &StreamFacts, empty_stop_is_valid: bool, held_bytes: usize) -> Decision {
-    if step.commits {
-        return Decision::Commit;
-    }
-    if let Some(error) = &step.error {
-        let message = "the stream began with an error".to_owned();
-        return Decision::Fail(StreamFailure { transport: None, code: "upstream_error", body: error.clone(), message });
-    }
-    if step.terminal || (step.eof && facts.is_complete()) {
-        return match check_stream_end(facts, empty_stop_is_valid) {
-            Ok(()) => Decision::Commit,
-            Err(failure) => Decision::Fail(StreamFailure {
-                transport: Some(TransportError::Quality),
-                code: "upstream_empty_response",
-                body: Bytes::new(),
-                message: failure.to_string(),
-            }),
-        };
-    }
-    if step.eof {
-        let message = if facts.frames == 0 {
-            "the stream ended without a single frame of its dialect"
-        } else {
-            "the stream ended before its first content"
-        };
-        return Decision::Fail(StreamFailure {
-            transport: Some(TransportError::StreamInterrupted),
-            code: "STREAM_EARLY_EOF",
-            body: Bytes::new(),
-            message: message.to_owned(),
-        });
-    }
-    if held_bytes + step.bytes.len() > MAX_HELD { Decision::Commit } else { Decision::Hold }
-}
-
-/// A JSON body in place of a stream: an error, or the whole answer of a provider that ignores `stream: true`, turned into its stream.
-fn converted<B>(source: &mut Source<B>, held: &mut VecDeque<Bytes>, dialect: Dialect) -> Result<Step, StreamFailure> {
-    let body: Vec<u8> = held.drain(..).flatten().collect();
-    let is_error = serde_json::from_slice::<serde_json::Value>(&body).is_ok_and(|v| v.get("error").is_some_and(|e| !e.is_null()));
-    if is_error {
-        let message = "the provider answered with an error inside a success status".to_owned();
-        return Err(StreamFailure { transport: None, code: "upstream_error", body: body.into(), message });
-    }
-    let Some(frames) = as_stream(dialect, &body) else {
-        let message = format!("the provider answered a streamed request with a JSON body that is no {} answer", dialect.name());
-        return Err(StreamFailure { transport: Some(TransportError::Quality), code: "upstream_bad_response", body: Bytes::new(), message });
-    };
-    Ok(Step { eof: true, ..source.convert(frames.into(), dialect) })
-}
-
-fn failed<B>(transport: Option<TransportError>, code: &'static str, message: impl Into<String>) -> Opened<B> {
-    Opened::Failed(StreamFailure { transport, code, body: Bytes::new(), message: message.into() })
-}
-
+#[cfg(test)]
+mod recovery_tests;
 #[cfg(test)]
 mod tests;

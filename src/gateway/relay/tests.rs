@@ -4,15 +4,18 @@ use std::task::{Context, Poll};
 
 use futures::StreamExt;
 use futures::channel::mpsc;
+use http::HeaderMap;
+use http_body::Body;
 use http_body::Frame;
 use http_body_util::BodyExt;
 
 use super::*;
+use crate::gateway::upstream::BodyError;
 use Dialect::{ChatCompletions as Chat, Messages, Responses};
 
 /// A provider's body, fed by the test.
 #[derive(Debug)]
-struct Feed(mpsc::UnboundedReceiver<Result<Bytes, BodyError>>);
+pub(super) struct Feed(pub mpsc::UnboundedReceiver<Result<Bytes, BodyError>>);
 
 impl Body for Feed {
     type Data = Bytes;
@@ -22,7 +25,12 @@ impl Body for Feed {
     }
 }
 
-type Outcomes = Arc<Mutex<Vec<StreamOutcome>>>;
+/// Without a limit on memory and without a way to continue.
+pub(super) fn hooks(on_end: OnEnd) -> Hooks<Feed> {
+    Hooks { on_end, buffers: Buffers::default(), resume: None }
+}
+
+pub(super) type Outcomes = Arc<Mutex<Vec<StreamOutcome>>>;
 
 struct Stream {
     feed: mpsc::UnboundedSender<Result<Bytes, BodyError>>,
@@ -41,7 +49,7 @@ impl Stream {
     }
 }
 
-fn policy(dialect: Dialect) -> StreamPolicy {
+pub(super) fn policy(dialect: Dialect) -> StreamPolicy {
     let timeouts = Timeouts { stream_idle_ms: 30_000, ..Timeouts::default() };
     StreamPolicy::new(dialect, Instant::now(), &timeouts, &RequestHead::default())
 }
@@ -52,14 +60,14 @@ async fn open(policy: StreamPolicy, start: &str) -> (Stream, Opened<Feed>) {
     let stream = Stream { feed, outcomes: Arc::clone(&outcomes) };
     stream.say(start);
     let on_end = Box::new(move |o| outcomes.lock().expect("lock").push(o));
-    let opened = open_stream(Feed(receiver), &HeaderMap::new(), policy, on_end).await;
+    let opened = open_stream(Feed(receiver), &HeaderMap::new(), policy, hooks(on_end)).await;
     (stream, opened)
 }
 
 async fn committed(policy: StreamPolicy, start: &str) -> (Stream, Box<StreamBody<Feed>>) {
     match open(policy, start).await {
         (stream, Opened::Committed(body)) => (stream, body),
-        (_, Opened::Failed(failure)) => panic!("{failure:?}"),
+        (_, other) => panic!("{other:?}"),
     }
 }
 
@@ -73,8 +81,9 @@ async fn whole(mut start: &str, policy: StreamPolicy) -> Result<(String, StreamO
         start = rest;
     }
     drop(feed);
-    match open_stream(Feed(receiver), &HeaderMap::new(), policy, Box::new(move |o| slot.lock().expect("lock").push(o))).await {
+    match open_stream(Feed(receiver), &HeaderMap::new(), policy, hooks(Box::new(move |o| slot.lock().expect("lock").push(o)))).await {
         Opened::Failed(failure) => Err(failure),
+        Opened::Unchecked(body) => panic!("{body:?}"),
         Opened::Committed(body) => {
             let bytes = body.collect().await.expect("infallible").to_bytes();
             let outcome = outcomes.lock().expect("lock").pop().expect("reported");
@@ -83,16 +92,16 @@ async fn whole(mut start: &str, policy: StreamPolicy) -> Result<(String, StreamO
     }
 }
 
-async fn read(body: &mut StreamBody<Feed>) -> String {
+pub(super) async fn read(body: &mut StreamBody<Feed>) -> String {
     let data = body.frame().await.expect("more").expect("infallible").into_data().expect("data");
     String::from_utf8(data.to_vec()).expect("text")
 }
 
-const ROLE: &str = "data: {\"id\":\"c1\",\"choices\":[{\"delta\":{\"role\":\"assistant\"}}]}\n\n";
-const HI: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"hi\"}}]}\n\n";
+pub(super) const ROLE: &str = "data: {\"id\":\"c1\",\"choices\":[{\"delta\":{\"role\":\"assistant\"}}]}\n\n";
+pub(super) const HI: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"hi\"}}]}\n\n";
 const EMPTY: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"\"}}]}\n\n";
-const STOP: &str = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
-const DONE: &str = "data: [DONE]\n\n";
+pub(super) const STOP: &str = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
+pub(super) const DONE: &str = "data: [DONE]\n\n";
 
 #[tokio::test(start_paused = true)]
 async fn a_good_stream_arrives_byte_for_byte() {
@@ -108,7 +117,7 @@ async fn a_good_stream_arrives_byte_for_byte() {
 async fn what_comes_before_the_content_is_held_and_then_given_at_once() {
     let (feed, receiver) = mpsc::unbounded();
     let headers = HeaderMap::new();
-    let mut opening = Box::pin(open_stream(Feed(receiver), &headers, policy(Chat), Box::new(|_| ())));
+    let mut opening = Box::pin(open_stream(Feed(receiver), &headers, policy(Chat), hooks(Box::new(|_| ()))));
     for text in [ROLE, EMPTY, ": ping\n\n"] {
         feed.unbounded_send(Ok(text.into())).expect("open");
         tokio::select! {
@@ -327,7 +336,9 @@ async fn compressed_streams_are_read() {
     }
     drop(feed);
     let headers = HeaderMap::from_iter([(http::header::CONTENT_ENCODING, http::HeaderValue::from_static("gzip"))]);
-    let Opened::Committed(body) = open_stream(Feed(receiver), &headers, policy(Chat), Box::new(|_| ())).await else { panic!("failed") };
+    let Opened::Committed(body) = open_stream(Feed(receiver), &headers, policy(Chat), hooks(Box::new(|_| ()))).await else {
+        panic!("failed")
+    };
     assert_eq!(body.collect().await.expect("infallible").to_bytes(), format!("{ROLE}{HI}{DONE}"));
 }
 

@@ -90,6 +90,14 @@ impl Watchdog {
         }
     }
 
+    /// The provider is asked anew: every deadline but that of the whole answer starts again.
+    pub fn restart(&mut self, now: Instant, text_bytes: u64) {
+        (self.last_progress, self.no_content_since, self.terminal_at) = (now, Some(now), None);
+        let warm = now + Duration::from_millis(self.policy.throughput.warmup_ms);
+        self.throughput = Throughput { window_start: warm, text_before: text_bytes, suspended: false };
+        self.timer.as_mut().reset(now);
+    }
+
     /// Something went to the client.
     pub fn sent(&mut self, now: Instant) {
         self.last_sent = now;

@@ -15,6 +15,7 @@ use hyper::body::Incoming;
 
 use super::pool::{Conn, Pool};
 use crate::classify::TransportError;
+use crate::gateway::admission::{Buffered, Buffers};
 
 /// A body that did not come to its end.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
@@ -103,25 +104,32 @@ impl Body for UpstreamBody {
 
 /// A body that was read as far as it may be held.
 #[derive(Debug)]
-pub enum Collected {
+pub enum Collected<B = UpstreamBody> {
     /// All of it.
-    Whole(Bytes),
-    /// More than the limit: what was read, and the rest to be relayed unread.
+    Whole {
+        /// The bytes.
+        bytes: Bytes,
+        /// Their share of the memory that all bodies may use.
+        room: Option<Buffered>,
+    },
+    /// More than the limit, or more than there is room for: what was read, and the rest to be relayed unread.
     TooLarge {
         /// What was read.
         prefix: Bytes,
         /// What follows.
-        rest: UpstreamBody,
+        rest: B,
     },
 }
 
-/// Reads a body up to `limit` bytes. `idle` bounds the silence between two reads.
+/// Reads a body up to `limit` bytes, and as far as `buffers` has room. `idle` bounds the silence between two reads.
 ///
 /// # Errors
 /// The body ended too early, or was silent for too long.
-pub async fn collect(mut body: UpstreamBody, limit: usize, idle: Duration) -> Result<Collected, BodyError> {
-    let mut first = Bytes::new();
-    let mut all = BytesMut::new();
+pub async fn collect<B>(mut body: B, limit: usize, idle: Duration, buffers: &Buffers) -> Result<Collected<B>, BodyError>
+where
+    B: Body<Data = Bytes, Error = BodyError> + Unpin,
+{
+    let mut read = Gathered::default();
     let timer = tokio::time::sleep(idle);
     tokio::pin!(timer);
     loop {
@@ -134,22 +142,58 @@ pub async fn collect(mut body: UpstreamBody, limit: usize, idle: Duration) -> Re
             }
         };
         let Some(frame) = frame else {
-            return Ok(Collected::Whole(if all.is_empty() { first } else { all.freeze() }));
+            return Ok(Collected::Whole { room: read.room.take(), bytes: read.into_bytes() });
         };
         let Ok(data) = frame?.into_data() else { continue };
         timer.as_mut().reset(tokio::time::Instant::now() + idle);
-        // One read is the common case: it is passed on without being copied.
-        if first.is_empty() && all.is_empty() {
-            first = data;
+        let stated = body.size_hint().exact().unwrap_or(0);
+        if !read.push(data, limit, stated, buffers) {
+            return Ok(Collected::TooLarge { prefix: read.into_bytes(), rest: body });
+        }
+    }
+}
+
+/// What was read of a body.
+#[derive(Default)]
+struct Gathered {
+    /// One read is the common case: it is passed on without being copied.
+    first: Bytes,
+    all: BytesMut,
+    room: Option<Buffered>,
+}
+
+impl Gathered {
+    /// Takes a read over; false when it is the last one that may be held. `stated` is what is still to come, as far as the answer says.
+    fn push(&mut self, data: Bytes, limit: usize, stated: u64, buffers: &Buffers) -> bool {
+        if self.first.is_empty() && self.all.is_empty() {
+            self.first = data;
         } else {
-            if all.is_empty() {
-                all.extend_from_slice(&first);
+            if self.all.is_empty() {
+                self.all.extend_from_slice(&self.first);
             }
-            all.extend_from_slice(&data);
+            self.all.extend_from_slice(&data);
         }
-        if first.len().max(all.len()) > limit {
-            return Ok(Collected::TooLarge { prefix: if all.is_empty() { first } else { all.freeze() }, rest: body });
+        let len = self.first.len().max(self.all.len());
+        len <= limit && self.reserve(len as u64, stated.min((limit - len) as u64), buffers)
+    }
+
+    fn reserve(&mut self, len: u64, stated: u64, buffers: &Buffers) -> bool {
+        let reserved = self.room.as_ref().map_or(0, Buffered::bytes);
+        if len <= reserved {
+            return true;
         }
+        // All that was announced, else doubling: both keep the number of reservations small.
+        let wanted = if stated > 0 || reserved == 0 { len + stated - reserved } else { len.max(reserved) };
+        let Some(more) = buffers.reserve(wanted) else { return false };
+        match &mut self.room {
+            Some(room) => room.absorb(more),
+            room => *room = Some(more),
+        }
+        true
+    }
+
+    fn into_bytes(self) -> Bytes {
+        if self.all.is_empty() { self.first } else { self.all.freeze() }
     }
 }
 
