@@ -68,7 +68,7 @@ pub struct ComboSpec {
     /// Ignores session pins.
     #[serde(default)]
     pub disable_session_stickiness: bool,
-    /// Serialises requests per account, because several client keys share it.
+    /// Client keys share accounts: requests wait for their turn on the chosen one; with QuotaWeighted, accounts take turns by weight.
     #[serde(default)]
     pub quota_share: bool,
     /// RoundRobin and quota share: longest queue; 0 = never queue.

@@ -289,7 +289,7 @@ fn tiers(name: &str, spec: &api::ComboSpec, targets: &[Target], findings: &mut V
 
 /// Fields that the schema has and nothing acts on yet are refused, never ignored (decisions 10.11).
 fn not_there_yet(name: &str, spec: &api::ComboSpec, findings: &mut Vec<Finding>) {
-    let later = [("spec.hedging", spec.hedging), ("spec.quotaShare", spec.quota_share)];
+    let later = [("spec.hedging", spec.hedging)];
     for (field, used) in later {
         if used {
             let message = format!("`{}` is not there yet: remove the field", field.trim_start_matches("spec."));

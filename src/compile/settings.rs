@@ -238,8 +238,7 @@ fn emergency_fallback(spec: &Value) -> Option<String> {
 }
 
 /// Fields whose feature does not exist yet, by the JSON of the value that asks for it. They are refused, never ignored (decisions 10.11).
-const NOT_THERE_YET: &[(&str, Option<bool>)] =
-    &[("stateStore", None), ("quotaShareConcurrencyLimit.enabled", Some(false)), ("probeCanDisable", Some(true))];
+const NOT_THERE_YET: &[(&str, Option<bool>)] = &[("stateStore", None), ("probeCanDisable", Some(true))];
 
 /// Findings for fields whose feature does not exist yet.
 pub(super) fn not_there_yet(name: &str, spec: &Value, findings: &mut Vec<Finding>) {

@@ -31,7 +31,7 @@ use crate::protocol::scan::splice_model;
 use crate::resilience::Permit;
 use crate::routing::leases::LeaseError;
 use crate::routing::{Dispatch, Exclusion, ExclusionReason, Failure, redact};
-use crate::snapshot::Provider;
+use crate::snapshot::{Combo, Provider};
 
 /// Longest error body that is read and passed on.
 const MAX_ERROR_BODY: usize = 256 * 1024;
@@ -71,6 +71,8 @@ pub(super) enum Outcome {
 pub(super) struct Holds {
     /// Never looked at: it gives its slots back when the last of those who share it is dropped.
     _slot: Slot,
+    /// The turn on a shared account, given back likewise.
+    _turn: Option<Pass>,
     /// The lease.
     pub lease: Option<leases::Running>,
 }
@@ -121,6 +123,8 @@ pub(super) async fn run(context: &Context, dispatch: &Dispatch, reserved: Option
     else {
         return Outcome::Refused(Exclusion::of(ExclusionReason::Unavailable));
     };
+    let combo = dispatch.combo.and_then(|index| loaded.snapshot.combos.get(index));
+    let (turn, waited) = turn(account, combo, reserved.is_some(), elsewhere).await;
     let pass = match reserved {
         Some(pass) => Some(pass),
         None => match gates(&context.shared, account, dispatch).map(|gated| (gated.queue.try_pass(&gated.wants), gated)) {
@@ -146,13 +150,14 @@ pub(super) async fn run(context: &Context, dispatch: &Dispatch, reserved: Option
     let ttl = loaded.snapshot.settings.session_lease_ttl_ms;
     let lease = context.shared.lease.as_ref().map(|lease| lease.enter(context.shared.gateway(), account.cell.name(), ttl));
     let holds = match lease.transpose() {
-        Ok(lease) => Holds { _slot: slot.clone(), lease },
+        Ok(lease) => Holds { _slot: slot.clone(), _turn: turn, lease },
         Err(error) => return Outcome::Fenced(error),
     };
     let begun = Instant::now();
     let running = Running { context, loaded, account, provider, dispatch, slot, begun };
     let total = Some(provider.timeouts.total_ms).filter(|ms| *ms > 0).map_or(Duration::MAX, Duration::from_millis);
-    let limit = Duration::from_millis(dispatch.deadline.since(clock::now())).min(total);
+    // Waiting for a turn is no part of the target's time.
+    let limit = Duration::from_millis(dispatch.deadline.plus(waited).since(clock::now())).min(total);
     let execution = account.limits.execution().filter(|execution| *execution < limit);
     let mut unsettled = Unsettled { account, metrics: context.shared.gateway().metrics(), armed: true };
     let timed = tokio::time::timeout(execution.unwrap_or(limit), running.exchange(permit, elsewhere)).await;
@@ -169,6 +174,18 @@ pub(super) async fn run(context: &Context, dispatch: &Dispatch, reserved: Option
             target_timeout(context, account, provider, dispatch, limit)
         }
     }
+}
+
+/// The turn of a combo that shares the account's quota, and how long that took, milliseconds. Without a turn in time the request goes on: the
+/// caps of the connection hold anyway. Who holds a slot already does not keep it idle.
+async fn turn(account: &Account, combo: Option<&Combo>, has_slot: bool, elsewhere: &mut Elsewhere) -> (Option<Pass>, u64) {
+    let Some(gated) = account.limits.turn(combo) else { return (None, 0) };
+    if has_slot {
+        return (gated.queue.try_pass(&gated.wants).ok(), 0);
+    }
+    let begin = Instant::now();
+    let pass = elsewhere.during(gated.queue.pass(&gated.wants, gated.patience)).await.ok();
+    (pass, millis(begin.elapsed()))
 }
 
 /// What stands before this dispatch; nothing in the common case, without a lock.

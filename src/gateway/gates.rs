@@ -28,6 +28,8 @@ pub enum GateId {
     Model(Arc<str>, Arc<str>),
     /// A target of a combo.
     Target(Arc<str>, Arc<str>),
+    /// A credential, for combos that share its quota.
+    Share(Arc<str>),
 }
 
 /// How much may pass a gate.

@@ -22,6 +22,8 @@ pub struct Limits {
     execution: Option<Duration>,
     /// The credential's name among gates, for protected connections.
     credential: Option<Arc<str>>,
+    /// Where dispatches of combos that share the quota line up; empty when they need not.
+    share: Arc<[Want]>,
 }
 
 /// What one dispatch has to pass.
@@ -63,7 +65,9 @@ impl Limits {
         let by_model = by_model.collect();
         let or = |own: u64, default: u64| Duration::from_millis(if own == 0 { default } else { own });
         let max_depth = if limits.max_queue_depth == 0 { defaults.max_queue_depth } else { limits.max_queue_depth };
+        let share = slots(if settings.quota_share_concurrency_limit { connection.max_concurrent } else { 0 });
         Self {
+            share: joined(vec![Want { gate: GateId::Share(Arc::clone(&credential)), limit: share }]),
             queue,
             always: joined(always),
             by_model,
@@ -87,6 +91,15 @@ impl Limits {
             patience = Patience { max_wait, max_depth: Some(combo.options.queue_depth) };
         }
         (!wants.is_empty()).then(|| Gated { queue: Arc::clone(&self.queue), wants, patience })
+    }
+
+    /// Where a dispatch of a combo with `quotaShare` waits for its turn on this very connection instead of moving on to the next one; it
+    /// goes on without it when the turn does not come (routing spec 8.4). `None` when nothing has to be waited for.
+    #[must_use]
+    pub fn turn(&self, combo: Option<&Combo>) -> Option<Gated> {
+        let options = &combo.filter(|combo| combo.options.quota_share && !self.share.is_empty())?.options;
+        let patience = Patience { max_wait: Duration::from_millis(options.queue_timeout_ms), max_depth: Some(options.queue_depth) };
+        Some(Gated { queue: Arc::clone(&self.queue), wants: Arc::clone(&self.share), patience })
     }
 
     /// What a dispatch has to pass while a bucket of the provider is known to be empty; `None` when that takes longer than anybody waits
@@ -194,6 +207,24 @@ mod tests {
         turns.options.queue_timeout_ms = 5;
         let gated = limits.of("big", &"t".into(), Some(&turns)).unwrap();
         assert_eq!((gated.wants.len(), gated.patience.max_wait), (2, Duration::from_millis(5)));
+    }
+
+    #[test]
+    fn a_shared_quota_is_taken_in_turns_where_there_is_a_cap() {
+        let mut one = connection("p", "a", "x");
+        let mut shared = Combo::default();
+        (shared.options.quota_share, shared.options.queue_depth, shared.options.queue_timeout_ms) = (true, 3, 7);
+        let settings = Settings { quota_share_concurrency_limit: true, ..Settings::default() };
+        let turn = |connection: &Connection, settings: &Settings, combo: &Combo| {
+            Limits::new(&provider("p"), connection, settings, Arc::default()).turn(Some(combo))
+        };
+        assert!(turn(&one, &settings, &shared).is_none());
+        one.max_concurrent = 2;
+        let gated = turn(&one, &settings, &shared).unwrap();
+        assert_eq!((gated.wants.len(), gated.wants[0].limit.slots), (1, 2));
+        assert_eq!(gated.patience, Patience { max_wait: Duration::from_millis(7), max_depth: Some(3) });
+        assert!(turn(&one, &settings, &Combo::default()).is_none());
+        assert!(turn(&one, &Settings { quota_share_concurrency_limit: false, ..settings }, &shared).is_none());
     }
 
     #[test]

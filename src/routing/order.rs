@@ -197,6 +197,7 @@ impl Ordering<'_> {
             UnitKind::Leaf(leaf) => Some(leaf),
             UnitKind::Nested(_) => None,
         };
+        let (mut connections, mut full) = (0, 0);
         for leaf in own.into_iter().chain(nested.into_iter().flat_map(|node| &node.leaves)) {
             let pin = traits.session.then(|| self.live.pinned(leaf.provider.index)).flatten();
             for connection in leaf.connections.iter().filter(|c| only.is_none_or(|o| o.index == c.index)) {
@@ -204,6 +205,9 @@ impl Ordering<'_> {
                     let load = self.live.load(connection.index);
                     measured.in_flight = measured.in_flight.saturating_add(load.in_flight);
                     measured.probing |= load.probing;
+                    let cap = self.router.snapshot.connections.get(connection.index).map_or(0, |c| c.max_concurrent);
+                    connections += 1;
+                    full += u32::from(cap > 0 && load.in_flight >= cap);
                 }
                 if traits.quota && measured.quota.is_none() {
                     measured.quota = connection.quota.get();
@@ -213,6 +217,7 @@ impl Ordering<'_> {
                 }
             }
         }
+        measured.full = connections > 0 && full == connections;
         measured
     }
 

@@ -19,7 +19,7 @@ async fn two_accounts(change: impl FnOnce(&mut Snapshot)) -> (Vendor, Served) {
 }
 
 /// Waits until the provider has seen so many calls.
-async fn seen(vendor: &Vendor, calls: usize) {
+pub async fn seen(vendor: &Vendor, calls: usize) {
     let begin = Instant::now();
     while vendor.calls().len() < calls {
         assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", vendor.calls());

@@ -9,6 +9,7 @@ mod leases;
 mod life;
 mod limits;
 mod management;
+mod quota_share;
 mod recovery;
 mod run;
 mod streams;

@@ -66,10 +66,8 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
 /// Not part of the product, or decided otherwise.
 const DEPARTS: &[(&str, &[&str])] = &[
     ("decisions 4.1: refused at admission (tests/compile.rs)", &["RC-007"]),
-    (
-        "decisions 4.11, 8.2: no quota-share combos, no writes through the API",
-        &["RC-015", "RC-127", "RC-129", "RC-130", "RC-132", "RC-133", "RC-134"],
-    ),
+    ("decisions 8.2: no writes through the API", &["RC-015"]),
+    ("what a request reserved ends with its walk: there is no lease on it that could expire", &["RC-134"]),
     (
         "decisions 9.20, interface 2: keys have allowed-connections and allowed-models only",
         &["RC-023", "RC-024", "RC-025", "RC-026", "RC-027"],

@@ -10,6 +10,7 @@ mod headroom;
 mod least_used;
 mod lkgp;
 mod p2c;
+mod quota_share;
 mod quota_weighted;
 mod random_order;
 mod reset_aware;
@@ -35,6 +36,7 @@ pub use headroom::Headroom;
 pub use least_used::LeastUsed;
 pub use lkgp::LastKnownGood;
 pub use p2c::PowerOfTwo;
+pub use quota_share::QuotaShare;
 pub use quota_weighted::QuotaWeighted;
 pub use random_order::RandomOrder;
 pub use reset_aware::ResetAware;
@@ -90,6 +92,8 @@ pub struct Candidate {
 pub struct Measured {
     /// Requests in flight on its connections together.
     pub in_flight: u32,
+    /// Each of its connections has as many requests in flight as it may have (`maxConcurrent`).
+    pub full: bool,
     /// A breaker below it is half open.
     pub probing: bool,
     /// Allowances of its connection.
@@ -166,7 +170,7 @@ pub enum EventKind {
 pub struct Traits {
     /// It looks at `available`.
     pub availability: bool,
-    /// It looks at `measured.in_flight` and `measured.probing`.
+    /// It looks at `measured.in_flight`, `measured.full` and `measured.probing`.
     pub load: bool,
     /// It looks at `measured.quota`.
     pub quota: bool,
@@ -214,6 +218,7 @@ pub fn build(combo: &Combo, settings: &Settings) -> Arc<dyn Strategy> {
         Kind::ResetAware => Arc::new(ResetAware::new(options.reset_aware_tie_band_percent, options.reset_aware_exhaustion_guard_percent)),
         Kind::ResetWindow => Arc::new(ResetWindow::new(options.reset_window_tie_band_ms)),
         Kind::Headroom => Arc::new(Headroom),
+        Kind::QuotaWeighted if options.quota_share => Arc::new(QuotaShare::default()),
         Kind::QuotaWeighted => {
             Arc::new(QuotaWeighted::new(options.quota_weighted_floor_percent, options.reset_aware_exhaustion_guard_percent))
         }

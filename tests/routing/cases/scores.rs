@@ -27,6 +27,7 @@ pub fn find(id: &str) -> Option<fn(&Case)> {
         "RC-116" | "RC-117" => half_open,
         "RC-123" => quota_weighted_open,
         "RC-124" => released_once,
+        "RC-127" | "RC-129" | "RC-130" | "RC-132" | "RC-133" => quota_share,
         _ => return None,
     })
 }
@@ -372,4 +373,78 @@ fn released_once(_: &Case) {
         })
         .sum();
     assert!((270..400).contains(&shares), "one request in flight: half the weight of the other: {shares}");
+}
+
+fn share(weights: &[u32]) -> (std::sync::Arc<dyn Strategy>, Vec<Candidate>) {
+    let mut kind = combo("c", Kind::QuotaWeighted, &["a/m", "b/m"]);
+    kind.options.quota_share = true;
+    let mut given = candidates(weights.len());
+    given.iter_mut().zip(weights).for_each(|(candidate, weight)| candidate.weight = *weight);
+    (build(&kind, &Settings::default()), given)
+}
+
+/// The order of one request, which ends at once.
+fn turn(strategy: &dyn Strategy, given: &[Candidate]) -> Vec<usize> {
+    let request = chat();
+    let ranked = strategy.order(given, &mut OrderContext { request: &request, now: START, rng: &mut Seeded(1) });
+    let order: Vec<usize> = ranked.iter().map(|r| r.candidate).collect();
+    strategy.observe(&Event { unit: order[0], key: key(order[0]), first: true, now: START, kind: EventKind::Left });
+    order
+}
+
+fn quota_share(case: &Case) {
+    match case.id.as_str() {
+        "RC-127" => {
+            // What an account has left is known for the account, not for single models: half of it used demotes nobody.
+            let (strategy, mut given) = share(&[1, 1]);
+            given[0].measured.quota = quota_of(vec![window(WindowKind::Weekly, 0.5, None)]);
+            assert_eq!(turn(&*strategy, &given), [0, 1]);
+        }
+        "RC-129" => {
+            let (strategy, given) = share(&[1, 1]);
+            let mut firsts = [turn(&*strategy, &given)[0], turn(&*strategy, &given)[0]];
+            firsts.sort_unstable();
+            assert_eq!(firsts, [0, 1]);
+        }
+        "RC-130" => {
+            let (strategy, given) = share(&[200, 100]);
+            let first = (0..30).filter(|_| turn(&*strategy, &given)[0] == 0).count();
+            assert_eq!(first, 20, "two of three");
+        }
+        "RC-132" => {
+            let (strategy, mut given) = share(&[1, 1]);
+            (given[0].measured.full, given[0].measured.in_flight, given[1].measured.in_flight) = (true, 1, 3);
+            assert_eq!(turn(&*strategy, &given), [1, 0]);
+        }
+        _ => {
+            let (strategy, mut given) = share(&[1, 1]);
+            given.iter_mut().for_each(|c| c.measured.full = true);
+            assert_eq!(turn(&*strategy, &given).len(), usize::try_from(case.expect["targets"].as_u64().unwrap()).unwrap());
+        }
+    }
+}
+
+#[test]
+fn shares_put_what_is_used_up_last_and_prefer_the_less_busy_of_two() {
+    let (strategy, mut given) = share(&[1, 1, 1, 1]);
+    given[0].measured.quota = quota_of(vec![window(WindowKind::Session, 1.0, None)]);
+    given[1].measured.full = true;
+    (given[2].measured.in_flight, given[3].measured.in_flight) = (2, 1);
+    assert_eq!(turn(&*strategy, &given), [3, 2, 1, 0]);
+    given.iter_mut().for_each(|c| c.measured.quota = quota_of(vec![window(WindowKind::Session, 1.0, None)]));
+    assert_eq!(turn(&*strategy, &given).last(), Some(&1), "when all are used up, all take part");
+}
+
+#[test]
+fn shares_hold_against_what_others_keep_busy() {
+    // The first is always the busier one: the second gets every turn, and the first no more than two to make up for it.
+    let (strategy, mut given) = share(&[1, 1]);
+    given[0].measured.in_flight = 1;
+    for _ in 0..20 {
+        assert_eq!(turn(&*strategy, &given)[0], 1);
+    }
+    given[0].measured.in_flight = 0;
+    let firsts: Vec<usize> = (0..8).map(|_| turn(&*strategy, &given)[0]).collect();
+    assert_eq!(firsts[..4], [0; 4], "what it is owed, and what the other had too much");
+    assert_eq!(firsts[4..].iter().filter(|first| **first == 0).count(), 2, "then by turns: {firsts:?}");
 }
