@@ -1,7 +1,8 @@
 //! The OmniRoute operator and gateway.
 //!
-//! Imports point downwards only: `cli -> operator, gateway -> dial -> compile, routing -> resilience, classify, snapshot -> api, protocol`.
-//! Only `operator`, `gateway`, `cli` and what they share to reach the outside, `dial`, may touch sockets, files, clocks, random sources or
+//! Imports point downwards only: `cli -> operator, gateway -> oauth, dial -> compile, routing -> resilience, classify, snapshot -> api, protocol`.
+//! Only `operator`, `gateway`, `cli` and what they share to reach the outside, `oauth` and
+//! `dial`, may touch sockets, files, clocks, random sources or
 //! the API server.
 
 /// The five kinds, shared types, conditions and reasons, schema normaliser. Pure.
@@ -18,6 +19,8 @@ pub mod dial;
 pub mod gateway;
 /// YAML documents -> resources, with the CRD's own schema and CEL rules applied offline. Pure.
 pub mod manifest;
+/// Refreshing OAuth tokens at the token endpoints of vendors. IO.
+pub mod oauth;
 /// Gather, build, apply, observe, status, leader, events, metrics. IO (build and the status mapping are pure).
 pub mod operator;
 /// Chat completions, responses, messages, SSE framing, error bodies per dialect. Pure.

@@ -11,7 +11,7 @@ const FLOORS: &[&[&str]] = &[
     &["api", "protocol", "telemetry"],
     &["snapshot", "classify", "resilience", "manifest"],
     &["compile", "routing"],
-    &["dial"],
+    &["dial", "oauth"],
     &["operator", "gateway"],
     &["cli"],
 ];

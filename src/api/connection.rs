@@ -137,17 +137,20 @@ pub struct ApiKeyCredential {
     pub secret_ref: SecretKeyRef,
 }
 
-/// OAuth tokens in a Secret with the keys `accessToken`, `refreshToken` and `expiresAt`.
+/// OAuth tokens in a Secret; with `tokenURL` they are refreshed before they end.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [
+    rule("clientID", "!has(self.clientID) || has(self.tokenURL)", "must not be given without `tokenURL`, where it would be used"),
+]))]
 pub struct OAuthCredential {
-    /// Secret with the keys `accessToken`, `refreshToken` (optional) and `expiresAt` (optional, RFC 3339 or epoch milliseconds).
+    /// Secret with the keys `accessToken`, `refreshToken` (optional), `expiresAt` (optional, RFC 3339 or epoch milliseconds) and `clientSecret` (optional). Refreshed tokens are kept elsewhere; it is never written.
     pub secret_ref: LocalRef,
-    /// Token endpoint for refreshing. Without it: that of the preset, else the access token is used until it expires.
+    /// Token endpoint (RFC 6749) that issues new tokens for the refresh token. Without it: the access token is used until it expires.
     #[serde(rename = "tokenURL", skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 2048), regex(pattern = HTTPS_PATTERN))]
     pub token_url: Option<String>,
-    /// Public client id for refreshing. Without it: that of the preset.
+    /// Client id for the token endpoint. Without it: none is sent.
     #[serde(rename = "clientID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub client_id: Option<String>,

@@ -1,6 +1,7 @@
 //! `omniroute run`: the gateway in one process, configured by files.
 
 mod manifests;
+mod tokens;
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -10,15 +11,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
-use self::manifests::{Manifests, News};
+use self::manifests::{Compiled, Manifests, News};
+use self::tokens::StoredTokens;
 use crate::gateway::server::{self, Running, ServerOptions};
 use crate::gateway::store::{Memory, Sqlite, Store};
 use crate::gateway::{Gateway, clock};
+use crate::oauth::{PAUSES, Refresher};
 use crate::telemetry::{self, LogFormat};
 
 /// Between two looks at the files. Together with the pause below, a change is live well within a second.
 const POLL: Duration = Duration::from_millis(200);
+
+/// Longest wait for tokens that are being refreshed at the end: a refresh token that was sent may be good for one use.
+const END: Duration = Duration::from_secs(5);
 
 /// Flags.
 #[derive(clap::Args, Debug)]
@@ -92,7 +99,8 @@ pub fn run(args: Args) -> ExitCode {
 
 async fn serve(args: Args) -> Result<(), RunError> {
     let gateway = Gateway::new(store(args.state_file.as_deref())?)?;
-    let mut manifests = Manifests::new(args.filename, args.namespace, gateway.identity()?);
+    let tokens = Arc::new(StoredTokens::new(Arc::clone(&gateway), args.state_file.is_some())?);
+    let mut manifests = Manifests::new(args.filename, args.namespace, gateway.identity()?, tokens.all());
     gateway.prepare_restore(None)?;
     let first = manifests.read()?;
     first.log();
@@ -102,14 +110,19 @@ async fn serve(args: Args) -> Result<(), RunError> {
     let options = ServerOptions { threads: args.threads, ..ServerOptions::local(args.listen, args.management) };
     let running = server::start(Arc::clone(&gateway), options)?;
     announce(&running, generated.as_deref());
-    let watching = watch(&gateway, &mut manifests);
+    let stop = CancellationToken::new();
+    let refresher = Refresher::new(Arc::clone(&tokens), PAUSES, stop.clone());
+    refresher.set("", first.grants);
+    let refreshing = tokio::spawn(refresher.clone().run());
+    let watching = watch(&gateway, &mut manifests, &tokens, &refresher);
     tokio::select! {
         () = watching => {}
         () = stop_signal() => {}
     }
+    stop.cancel();
     tracing::info!("draining: new connections are refused soon, running requests finish");
     tokio::select! {
-        () = running.drain() => {}
+        _ = async { tokio::join!(running.drain(), tokio::time::timeout(END, refreshing)) } => {}
         // Who asks twice does not want to wait.
         () = stop_signal() => {}
     }
@@ -133,17 +146,22 @@ fn announce(running: &Running, generated_key: Option<&str>) {
     tracing::info!(listen = %running.listen_addr(), management = %running.management_addr(), "serving");
 }
 
-/// Follows the files for ever. What cannot be served is refused and logged; the last good configuration stays.
-async fn watch(gateway: &Gateway, manifests: &mut Manifests) {
+/// Follows the files and the refreshed tokens for ever. What cannot be served is refused and logged; the last good configuration stays.
+async fn watch(gateway: &Gateway, manifests: &mut Manifests, tokens: &StoredTokens, refresher: &Refresher<Arc<StoredTokens>>) {
     loop {
-        tokio::time::sleep(POLL).await;
-        match manifests.changed() {
+        let news = tokio::select! {
+            () = tokio::time::sleep(POLL) => manifests.changed(),
+            () = tokens.changed() => manifests.refreshed(tokens.all()),
+        };
+        match news {
             News::Nothing => {}
             News::Unreadable(why) => gateway.refuse(why),
             News::Loaded(loaded) => {
                 loaded.log();
+                let Compiled { snapshot, findings, grants, .. } = *loaded;
+                refresher.set("", grants);
                 // A refusal is logged and counted where it happens.
-                if gateway.load(loaded.snapshot, loaded.findings).is_ok() {
+                if gateway.load(snapshot, findings).is_ok() {
                     tracing::info!(at = %clock::now(), "the changed manifests are live");
                     if let Err(error) = gateway.keep_commands() {
                         tracing::error!(%error, "the accepted commands are not stored");

@@ -9,6 +9,7 @@ use sha2::Sha256;
 
 use super::convert::unsigned;
 use super::finding::hint;
+use super::oauth::{self, Grant};
 use super::{Finding, Index, Options, Severity};
 use crate::api;
 use crate::api::connection::RateLimitProtection;
@@ -18,11 +19,14 @@ use crate::snapshot::{self, ClaudeOptions, RateLimits, Secret, Snapshot, Unusabl
 
 const KIND: &str = "Connection";
 
-pub(super) fn compile(index: &Index<'_>, options: &Options, snapshot: &mut Snapshot, findings: &mut Vec<Finding>) {
+/// Answers what is to be refreshed.
+pub(super) fn compile(index: &Index<'_>, options: &Options, snapshot: &mut Snapshot, findings: &mut Vec<Finding>) -> Vec<Grant> {
+    let mut grants = Vec::new();
     for (name, resource) in &index.connections {
-        match one(name, &resource.spec, index, options, snapshot) {
-            Ok((connection, warnings)) => {
+        match one(name, resource, index, options, snapshot) {
+            Ok((connection, grant, warnings)) => {
                 findings.extend(warnings);
+                grants.extend(grant);
                 snapshot.connections.push(connection);
             }
             Err(finding) => {
@@ -36,17 +40,19 @@ pub(super) fn compile(index: &Index<'_>, options: &Options, snapshot: &mut Snaps
         }
     }
     same_value(snapshot, findings);
+    grants
 }
 
 type Outcome<T> = Result<T, Box<Finding>>;
 
 fn one(
     name: &str,
-    spec: &api::ConnectionSpec,
+    resource: &api::Connection,
     index: &Index<'_>,
     options: &Options,
     snapshot: &Snapshot,
-) -> Outcome<(snapshot::Connection, Vec<Finding>)> {
+) -> Outcome<(snapshot::Connection, Option<Grant>, Vec<Finding>)> {
+    let spec = &resource.spec;
     let fail = |field: &str, reason: &str, severity: Severity, message: String| {
         Err(Box::new(Finding::new((KIND, name), field, reason, severity, message)))
     };
@@ -77,7 +83,7 @@ fn one(
         );
         return fail("spec.proxyURL", "InvalidSpec", Severity::Error, message);
     }
-    let credential = credential(name, spec, index, options, provider, &mut warnings)?;
+    let credential = credential(name, resource, index, options, provider, &mut warnings)?;
     let settings = &snapshot.settings;
     let cooldown = cooldown(*settings.connection_cooldown.get(provider.traits.auth_class), spec.connection_cooldown.as_ref());
     let protection = match spec.rate_limit_protection {
@@ -93,6 +99,7 @@ fn one(
             provider: provider.name.clone(),
             credential: credential.value,
             token_expires: credential.expires,
+            refresh_refused: credential.grant.as_ref().is_some_and(Grant::is_refused),
             credential_fingerprint: credential.fingerprint,
             priority: spec.priority,
             weight: unsigned(spec.weight),
@@ -117,6 +124,7 @@ fn one(
             }),
             allowed_hosts: credential.allowed_hosts,
         },
+        credential.grant,
         warnings,
     ))
 }
@@ -127,16 +135,18 @@ struct Credential {
     expires: Option<EpochMs>,
     fingerprint: String,
     allowed_hosts: Vec<String>,
+    grant: Option<Grant>,
 }
 
 fn credential(
     name: &str,
-    spec: &api::ConnectionSpec,
+    resource: &api::Connection,
     index: &Index<'_>,
     options: &Options,
     provider: &snapshot::Provider,
     warnings: &mut Vec<Finding>,
 ) -> Outcome<Credential> {
+    let spec = &resource.spec;
     let fail = |field: &str, reason: &str, severity: Severity, message: String| {
         Err(Box::new(Finding::new((KIND, name), field, reason, severity, message)))
     };
@@ -183,30 +193,53 @@ fn credential(
     let expires = spec.credentials.oauth.as_ref().and_then(|_| data(secret, "expiresAt")).and_then(|raw| expiry(&raw));
     let allowed_hosts = secret.annotations().get(api::ANNOTATION_ALLOWED_HOSTS).map(|list| allowed_hosts(list));
     if let Some(hosts) = &allowed_hosts {
+        let token_url = spec.credentials.oauth.as_ref().and_then(|o| o.token_url.as_ref());
         let addresses = std::iter::once(&provider.base_url).chain(provider.base_urls.values());
-        if let Some(host) = addresses.filter_map(|u| host(u)).find(|h| !hosts.contains(h)) {
+        let addresses = addresses.map(|url| (url, "spec.providerRef.name", format!("the address of Provider `{}`", provider.name)));
+        let endpoint = token_url.map(|url| (url, "spec.credentials.oauth.tokenURL", "the token endpoint".to_owned()));
+        for (url, field, what) in addresses.chain(endpoint) {
+            let Some(host) = host(url).filter(|h| !hosts.contains(h)) else { continue };
             let message = format!(
-                "Secret `{secret_name}` may not be sent to `{host}`, the address of Provider `{}`: its owner would have to add the host to the annotation {}",
-                provider.name,
+                "Secret `{secret_name}` may not be sent to `{host}`, {what}: its owner would have to add the host to the annotation {}",
                 api::ANNOTATION_ALLOWED_HOSTS
             );
-            return fail("spec.providerRef.name", "InvalidSpec", Severity::Error, message);
+            return fail(field, "InvalidSpec", Severity::Error, message);
         }
     }
-    if spec.credentials.oauth.as_ref().is_some_and(|o| o.token_url.is_some() || o.client_id.is_some()) {
-        let message = "refreshing OAuth tokens is not there yet (`tokenURL`, `clientID`): remove the field, the access token is used until it expires";
-        warnings.push(Finding::new((KIND, name), "spec.credentials.oauth.tokenURL", "NotImplemented", Severity::Error, message));
-    }
+    let grant = oauth::grant(index, resource, provider, secret, &value, expires);
+    warnings.extend(refreshing(name, spec, secret_name, grant.as_ref()));
     if spec.claude.as_ref().is_some_and(|c| c.auto_limit_reset) {
         let message = "the weekly limit reset is not there yet (`autoLimitReset`): remove the field; `lowPriorityMode` works";
         warnings.push(Finding::new((KIND, name), "spec.claude.autoLimitReset", "NotImplemented", Severity::Error, message));
     }
     Ok(Credential {
         fingerprint: fingerprint(&options.fingerprint_key, &[value.as_bytes(), &refresh]),
-        value: Some(Secret::new(value)),
-        expires,
+        value: Some(grant.as_ref().map_or_else(|| Secret::new(value), |grant| grant.tokens.access.clone())),
+        expires: grant.as_ref().map_or(expires, |grant| grant.tokens.expires),
+        grant,
         allowed_hosts: allowed_hosts.unwrap_or_default(),
     })
+}
+
+/// What keeps tokens from being refreshed.
+fn refreshing(name: &str, spec: &api::ConnectionSpec, secret: &str, grant: Option<&Grant>) -> Option<Finding> {
+    let url = spec.credentials.oauth.as_ref()?.token_url.as_ref()?;
+    let warn = |field: &str, reason: &str, message: String| Some(Finding::new((KIND, name), field, reason, Severity::Warning, message));
+    match grant {
+        None => {
+            let message = format!("Secret `{secret}` has no key `refreshToken`, so the access token cannot be refreshed at `{url}`");
+            warn("spec.credentials.oauth.secretRef", "SecretKeyNotFound", message)
+        }
+        Some(grant) if grant.is_refused() => {
+            let why = grant.tokens.refused.as_ref().map_or("", |refused| refused.why.as_str());
+            let message = format!(
+                "its tokens cannot be refreshed: {why}; put new ones into Secret `{secret}`, or set the annotation {} to try again",
+                api::ANNOTATION_RESET
+            );
+            warn("spec.credentials.oauth", "Expired", message)
+        }
+        Some(_) => None,
+    }
 }
 
 /// A value of a Secret, from `data` or (files only) `stringData`.
@@ -221,7 +254,7 @@ fn keys(secret: &KubeSecret) -> BTreeSet<String> {
 }
 
 /// RFC 3339, epoch seconds or epoch milliseconds.
-fn expiry(raw: &[u8]) -> Option<EpochMs> {
+pub(super) fn expiry(raw: &[u8]) -> Option<EpochMs> {
     let text = std::str::from_utf8(raw).ok()?.trim();
     match text.parse::<i64>() {
         Ok(number) if number > 100_000_000_000 => Some(EpochMs(number)),

@@ -9,6 +9,7 @@ mod convert;
 mod environment;
 mod finding;
 mod keys;
+pub mod oauth;
 mod presets;
 mod provider;
 pub mod reference;
@@ -57,6 +58,8 @@ pub struct Compiled {
     pub findings: Vec<Finding>,
     /// Name of the ResilienceSettings that is the gateway; `None` without any.
     pub gateway: Option<String>,
+    /// OAuth tokens that are to be refreshed before they end; none of it is part of the snapshot.
+    pub grants: Vec<oauth::Grant>,
 }
 
 /// Compiles the objects of one namespace.
@@ -76,7 +79,7 @@ pub fn compile(resources: &Resources, options: &Options) -> Compiled {
     }
     let mut snapshot = Snapshot { schema_version: SCHEMA_VERSION, settings, ..Snapshot::default() };
     provider::compile(&index, options, &mut snapshot, &mut findings);
-    connection::compile(&index, options, &mut snapshot, &mut findings);
+    let grants = connection::compile(&index, options, &mut snapshot, &mut findings);
     combo::compile(&index, &mut snapshot, &mut findings);
     rule::compile(&index, &mut snapshot, &mut findings);
     keys::compile(&index, gateway.map(|g| g.name_any()).as_deref(), &mut snapshot, &mut findings);
@@ -94,7 +97,7 @@ pub fn compile(resources: &Resources, options: &Options) -> Compiled {
     snapshot.fragments = fragments(&snapshot);
     findings.sort();
     findings.dedup();
-    Compiled { snapshot, findings, gateway: gateway.map(|g| g.name_any()) }
+    Compiled { snapshot, findings, gateway: gateway.map(|g| g.name_any()), grants }
 }
 
 /// The objects by name; of two with one name (possible in files only) the first counts.

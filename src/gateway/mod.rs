@@ -31,6 +31,7 @@ pub mod stats;
 pub mod store;
 pub mod upstream;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -45,6 +46,7 @@ use self::metrics::Metrics;
 use self::sessions::Sessions;
 use self::store::{Document, Store, StoreError};
 use crate::api::time::EpochMs;
+use crate::compile::oauth::Tokens;
 use crate::resilience::{Checkpoint, Effect, FindingState, Ledger};
 use crate::routing::leases::LeaseTable;
 use crate::snapshot::{Command, Snapshot};
@@ -274,6 +276,23 @@ impl Gateway {
     fn keep_identity(&self, identity: &Identity) -> Result<(), RestoreError> {
         let bytes = serde_json::to_vec(identity).map_err(|error| RestoreError::Content(error.to_string()))?;
         Ok(self.store.save(Document::Identity, &bytes)?)
+    }
+
+    /// The OAuth tokens that `run` refreshed before, by Connection.
+    ///
+    /// # Errors
+    /// The store cannot be read, or holds something else.
+    pub fn tokens(&self) -> Result<BTreeMap<String, Tokens>, RestoreError> {
+        let Some(bytes) = self.store.load(Document::Tokens)? else { return Ok(BTreeMap::new()) };
+        serde_json::from_slice(&bytes).map_err(|error| RestoreError::Content(error.to_string()))
+    }
+
+    /// Stores refreshed OAuth tokens. Blocks.
+    ///
+    /// # Errors
+    /// The store cannot be written.
+    pub fn keep_tokens(&self, tokens: &BTreeMap<String, Tokens>) -> Result<(), SaveError> {
+        Ok(self.store.save(Document::Tokens, &serde_json::to_vec(tokens)?)?)
     }
 
     /// Writes the state to the store. Blocks.

@@ -1,5 +1,6 @@
 //! Where state survives a restart. The request path never asks a store: it reads local memory, and a writer follows its changes.
 
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -14,6 +15,8 @@ pub enum Document {
     Leases,
     /// What the compiler of `run` must remember: the fingerprint key and the accepted commands.
     Identity,
+    /// OAuth tokens that `run` refreshed.
+    Tokens,
 }
 
 impl Document {
@@ -23,6 +26,7 @@ impl Document {
             Self::Sessions => "sessions",
             Self::Leases => "leases",
             Self::Identity => "identity",
+            Self::Tokens => "tokens",
         }
     }
 }
@@ -95,6 +99,9 @@ impl Sqlite {
     /// # Errors
     /// The file cannot be opened, or is no SQLite database.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
+        // It holds tokens and a key; whoever made it before has chosen who reads it.
+        let private = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        drop(private);
         let prepare = || {
             let connection = rusqlite::Connection::open(path)?;
             // A write is in the log when it returns, so that a kill loses nothing; only a power cut may lose the last ones.
@@ -142,6 +149,8 @@ mod tests {
         let again = Sqlite::open(&path).unwrap();
         assert_eq!(again.load(Document::Ledger).unwrap().as_deref(), Some(&b"two"[..]));
         assert_eq!(again.load(Document::Sessions).unwrap().as_deref(), Some(&b"pins"[..]));
+        let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
+        assert_eq!(mode & 0o077, 0, "for its owner only");
         drop((store, again));
         std::fs::remove_file(path).unwrap();
     }

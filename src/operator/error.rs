@@ -42,6 +42,16 @@ pub enum Error {
         /// Our settings object.
         settings: String,
     },
+    /// A Secret of the name under which refreshed tokens are kept belongs to somebody else.
+    #[error(
+        "Secret `{name}` exists and is not controlled by Connection `{connection}`; it is left alone: rename or delete it, refreshed tokens need this name"
+    )]
+    ForeignTokens {
+        /// The Secret.
+        name: String,
+        /// Whose tokens are not kept.
+        connection: String,
+    },
     /// A child still belongs to a ResilienceSettings that was deleted; the garbage collector is about to remove it.
     #[error("{kind} `{name}` belongs to a ResilienceSettings before `{settings}` and is being removed")]
     Predecessor {
@@ -114,7 +124,7 @@ impl Error {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::NotLeader { .. } => "NotLeader",
-            Self::NameConflict { .. } => "NameConflict",
+            Self::NameConflict { .. } | Self::ForeignTokens { .. } => "NameConflict",
             Self::Predecessor { .. } => "Progressing",
             Self::Encode { .. } => "EncodeFailed",
             Self::Random { .. } => "RandomFailed",
@@ -135,7 +145,7 @@ impl Error {
     #[must_use]
     pub fn retry(&self) -> Retry {
         match self {
-            Self::NotLeader { .. } | Self::NameConflict { .. } | Self::Encode { .. } => Retry::OnChange,
+            Self::NotLeader { .. } | Self::NameConflict { .. } | Self::ForeignTokens { .. } | Self::Encode { .. } => Retry::OnChange,
             Self::Predecessor { .. } | Self::Random { .. } | Self::Io { .. } | Self::Timeout { .. } => Retry::Backoff,
             Self::Api { .. } => match self.status() {
                 Some(s) if s.is_conflict() || s.is_not_found() || s.code == 410 => Retry::Soon,

@@ -18,6 +18,7 @@ pub struct Metrics {
     watch_restarts: IntCounterVec,
     observations: IntCounterVec,
     events: IntCounterVec,
+    oauth_refreshes: IntCounterVec,
     transitions: IntCounter,
     leader: IntGauge,
     dirty: IntGauge,
@@ -59,6 +60,7 @@ impl Metrics {
                 "leader_transitions_total",
                 "Times that this replica began or ceased to be the leader.",
             ))?,
+            oauth_refreshes: counters("oauth_refreshes_total", "Attempts to refresh OAuth tokens by outcome.", &["outcome"])?,
             leader: gauge("leader", "1 while this replica is the leader.")?,
             dirty: gauge("dirty_namespaces", "Namespaces that wait to be brought up to date.")?,
             status_queue: gauge("status_queue_depth", "Objects that wait for a status write.")?,
@@ -94,6 +96,7 @@ impl Metrics {
             Box::new(self.watch_restarts.clone()),
             Box::new(self.observations.clone()),
             Box::new(self.events.clone()),
+            Box::new(self.oauth_refreshes.clone()),
             Box::new(self.transitions.clone()),
             Box::new(self.leader.clone()),
             Box::new(self.dirty.clone()),
@@ -134,6 +137,11 @@ impl Metrics {
     /// An event was published.
     pub fn event(&self, reason: &str) {
         self.events.with_label_values(&[reason]).inc();
+    }
+
+    /// Tokens were refreshed, or not.
+    pub fn oauth_refresh(&self, outcome: &str) {
+        self.oauth_refreshes.with_label_values(&[outcome]).inc();
     }
 
     /// Leadership began or ended.

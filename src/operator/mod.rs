@@ -29,6 +29,7 @@ pub mod schedule;
 pub mod server;
 pub mod status;
 pub mod store;
+pub mod tokens;
 pub mod writer;
 
 pub use run::{Config, run};

@@ -28,10 +28,12 @@ use super::observe::{Observer, Target};
 use super::report::{Memory, Report};
 use super::schedule::Work;
 use super::status::{Rollout, Trouble, World};
+use super::tokens::TokenSecrets;
 use super::writer::Writer;
 use crate::api::ResilienceSettings;
 use crate::api::time::EpochMs;
 use crate::compile::{Compiled, Environment, Finding, Options, Severity, compile};
+use crate::oauth::Refresher;
 use crate::resilience::Checkpoint;
 use crate::snapshot::{Command, Snapshot};
 
@@ -77,6 +79,8 @@ pub struct Parts {
     pub metrics: Arc<Metrics>,
     /// Counts of objects.
     pub census: Arc<Census>,
+    /// Refreshes OAuth tokens.
+    pub refresher: Refresher<TokenSecrets>,
     /// Settings.
     pub settings: Settings,
 }
@@ -176,6 +180,7 @@ impl Worker {
     fn forget(&self, namespace: &str) {
         self.parts.caches.leave(namespace);
         self.parts.census.set(namespace, None);
+        self.parts.refresher.set(namespace, Vec::new());
         self.states.lock().unwrap_or_else(PoisonError::into_inner).remove(namespace);
     }
 
@@ -204,7 +209,9 @@ impl Worker {
             now: now(),
             internal_key: keys.as_ref().map(Keys::digest),
         };
-        let Compiled { snapshot, mut findings, .. } = compile(&gathered.resources, &options);
+        let Compiled { snapshot, mut findings, grants, .. } = compile(&gathered.resources, &options);
+        // Without a gateway nothing uses the tokens.
+        self.parts.refresher.set(namespace, if gateway.is_some() { grants } else { Vec::new() });
         if let (Some((owner, settings)), Some(_)) = (&gateway, &keys) {
             self.deliver(owner, settings, &snapshot, state, &mut findings, &mut trouble).await?;
             state.accepted = Some(snapshot.commands.clone());

@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt;
 
 use super::build::names;
 use crate::api::{LABEL_API_KEY, Resources};
-
-/// Keys of an OAuth Secret.
-const OAUTH_KEYS: [&str; 3] = ["accessToken", "refreshToken", "expiresAt"];
+use crate::compile::oauth;
 
 /// What is referred to.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -29,8 +28,11 @@ impl References {
             if let Some(key) = &credentials.api_key {
                 all.secret(&key.secret_ref.name, [key.secret_ref.key.as_str()]);
             }
-            if let Some(oauth) = &credentials.oauth {
-                all.secret(&oauth.secret_ref.name, OAUTH_KEYS);
+            if let Some(given) = &credentials.oauth {
+                all.secret(&given.secret_ref.name, oauth::OWNER_KEYS);
+                if given.token_url.is_some() {
+                    all.secret(&oauth::own_secret(&connection.name_any()), oauth::OWN_KEYS);
+                }
             }
         }
         for provider in &resources.providers {
@@ -89,14 +91,18 @@ mod tests {
                     "Connection",
                     json!({"providerRef": {"name": "p"}, "credentials": {"apiKey": {"secretRef": {"name": "llm", "key": "a"}}}}),
                 ),
-                object("Connection", json!({"providerRef": {"name": "p"}, "credentials": {"oauth": {"secretRef": {"name": "claude"}}}})),
+                object(
+                    "Connection",
+                    json!({"providerRef": {"name": "p"}, "credentials": {"oauth": {"secretRef": {"name": "claude"}, "tokenURL": "https://a/t"}}}),
+                ),
             ],
             providers: vec![object("Provider", json!({"tls": {"caBundle": {"configMapRef": {"name": "ca", "key": "ca.crt"}}}}))],
             ..Resources::default()
         };
         let found = References::of(&resources);
         assert_eq!(found.secrets["llm"], ["a".to_owned()].into());
-        assert_eq!(found.secrets["claude"], OAUTH_KEYS.map(str::to_owned).into());
+        assert_eq!(found.secrets["claude"], oauth::OWNER_KEYS.map(str::to_owned).into());
+        assert_eq!(found.secrets["omniroute-oauth-x"], oauth::OWN_KEYS.map(str::to_owned).into());
         assert_eq!(found.config_maps, ["ca".to_owned()].into());
     }
 }

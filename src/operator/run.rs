@@ -21,7 +21,9 @@ use super::namespace::{Parts, Settings, Worker, target};
 use super::observe::{Observer, Pods, Target};
 use super::schedule::Work;
 use super::server::{Health, serve};
+use super::tokens::TokenSecrets;
 use super::writer::Writer;
+use crate::oauth::{PAUSES, Refresher};
 use crate::snapshot::Secret;
 
 /// How the operator is run.
@@ -75,8 +77,11 @@ pub async fn run(config: Config, client: Client, stop: CancellationToken) -> Res
     let fleet = Arc::new(ObservedPods { caches: caches.clone(), todo: todo.clone() });
     let observer = Observer::new(fleet, MANAGEMENT_PORT, metrics.clone());
     let census = Arc::new(Census::default());
+    let tokens = TokenSecrets::new(client.clone(), leadership.clone(), metrics.clone());
+    let refresher = Refresher::new(tokens, PAUSES, work.clone());
     let worker = Arc::new(Worker::new(Parts {
         client: client.clone(),
+        refresher: refresher.clone(),
         caches: caches.clone(),
         applier: Applier::new(client, leadership.clone()),
         writer: writer.clone(),
@@ -102,6 +107,7 @@ pub async fn run(config: Config, client: Client, stop: CancellationToken) -> Res
     let election = election.map(|e| tokio::spawn(e.run(lease.clone())));
     tasks.spawn(observer.run(work.clone()));
     tasks.spawn(publisher.run(writing.clone()));
+    let refreshing = tokio::spawn(refresher.run());
     let writing_task = tokio::spawn(writer.run(writing.clone()));
     let engine = tokio::spawn(Engine::new(todo, worker, leadership, metrics).run(work.clone()));
     stop.cancelled().await;
@@ -109,6 +115,8 @@ pub async fn run(config: Config, client: Client, stop: CancellationToken) -> Res
     work.cancel();
     // What was begun may be finished, but a hand-over must not wait for it: writes check the lease one by one.
     let _ = tokio::time::timeout(Duration::from_millis(800), engine).await;
+    // A refresh token that was sent may be good for one use: its successor is worth the wait, which is rarely one.
+    let _ = tokio::time::timeout(Duration::from_secs(5), refreshing).await;
     writing.cancel();
     let _ = tokio::time::timeout(Duration::from_millis(400), writing_task).await;
     lease.cancel();

@@ -10,9 +10,10 @@ use super::apply::lockout_ended;
 use super::cell::{ConnectionCell, ProviderCell, lock};
 use super::effect::Cause;
 use super::ledger::{Index, Ledger, Selection};
+use super::terminal::TerminalState;
 use super::{BreakerPhase, Effect};
 use crate::api::time::EpochMs;
-use crate::classify::Reason;
+use crate::classify::{Reason, Terminal};
 use crate::snapshot::{Command, CommandKind, CommandVerb};
 
 /// The last value of each command that was carried out.
@@ -234,6 +235,20 @@ pub(super) fn forget_credential(cell: &ConnectionCell, now: EpochMs) -> Vec<Effe
         }
     });
     effects
+}
+
+/// The token endpoint will issue no other tokens: only the owner brings the connection back (decisions 8.5).
+pub(super) fn expire(cell: &ConnectionCell, now: EpochMs) -> Option<Effect> {
+    let (state, reason, status) = (Terminal::Expired, Reason::AuthError, 0);
+    cell.update(now, |record| {
+        if record.terminal.is_some() {
+            return None;
+        }
+        record.terminal = Some(TerminalState::new(state, reason, status, now));
+        record.last_reason = Some(reason);
+        let (provider, connection) = (Arc::clone(cell.provider().name()), Arc::clone(cell.name()));
+        Some(Effect::TerminalEntered { provider, connection, state, reason, status })
+    })
 }
 
 /// Reasons that end with the credential that caused them.

@@ -269,6 +269,9 @@ impl Staged<'_> {
         for connection in &snapshot.connections {
             let Some(cell) = index.connections.get(connection.name.as_str()) else { continue };
             effects.extend(reconfigure(cell, &cell.configure(connection), now));
+            if connection.refresh_refused {
+                effects.extend(super::commands::expire(cell, now));
+            }
             if let Some(group) = connection.egress_group.as_ref().filter(|_| cell.provider().config().traits.egress_bucketed) {
                 index.egress.entry(group.clone()).or_default().push(Arc::clone(cell));
             }

@@ -158,6 +158,9 @@ pub struct Connection {
     pub credential: Option<Secret>,
     /// When an OAuth access token expires.
     pub token_expires: Option<EpochMs>,
+    /// The token endpoint will issue no other tokens: the connection is `Expired` (decisions 8.5).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub refresh_refused: bool,
     /// Keyed fingerprint of the credential's value as its owner wrote it (decisions 10.6); a change clears terminal state and strikes.
     pub credential_fingerprint: String,
     /// Lower first.

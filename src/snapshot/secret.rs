@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::ZeroizeOnDrop;
 
 /// A secret value. `Debug` shows nothing of it, memory is wiped on drop, and there is no `Display`.
-/// It is serialised in clear, because the config Secret has to carry it: serialise it nowhere else.
+/// It is serialised in clear, because the config Secret and the state file have to carry it: serialise it nowhere else.
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, ZeroizeOnDrop)]
 #[serde(transparent)]
 pub struct Secret(String);

@@ -14,5 +14,8 @@ mod recovery;
 mod run;
 mod streams;
 mod support;
+#[path = "../support/token_endpoint.rs"]
+#[allow(dead_code)] // shared with the tests of the operator
+mod token_endpoint;
 mod upstream_client;
 mod upstream_tls;

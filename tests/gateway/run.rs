@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support::{Got, Reply, Vendor, call, request};
+use crate::token_endpoint::{AUTHORITY, TokenEndpoint};
 use bytes::Bytes;
 use http_body_util::Full;
 
@@ -231,6 +232,62 @@ async fn sigterm_ends_the_process_in_time() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
     assert!(status.success());
+}
+
+#[tokio::test]
+async fn oauth_tokens_are_refreshed_and_survive_in_the_state_file() {
+    let vendor = Vendor::start().await;
+    let endpoint = TokenEndpoint::start("rt-0", 3_600).await;
+    let folder = Folder::new(&vendor);
+    let provider = std::fs::read_to_string(folder.0.join("manifests/provider.yaml")).unwrap();
+    let tls = "authClass: OAuth, tls: {caBundle: {configMapRef: {name: ca, key: ca.crt}}}, dialects";
+    folder.write("provider.yaml", &provider.replace("dialects", tls));
+    let authority = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "ca"}, "data": {"ca.crt": AUTHORITY}});
+    folder.write("ca.json", &authority.to_string());
+    // Within five minutes of its end.
+    let account = |access: &str, refresh: &str| {
+        format!(
+            "
+apiVersion: v1
+kind: Secret
+metadata: {{name: claude}}
+stringData: {{accessToken: {access}, refreshToken: {refresh}, expiresAt: \"{}\"}}
+---
+apiVersion: omniroute.dev/v1alpha1
+kind: Connection
+metadata: {{name: claude}}
+spec: {{providerRef: {{name: fake}}, credentials: {{oauth: {{secretRef: {{name: claude}}, tokenURL: \"{}\", clientID: app}}}}}}
+",
+            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() + 120,
+            endpoint.url()
+        )
+    };
+    folder.write("accounts.yaml", &account("at-0", "rt-0"));
+    let file = folder.0.join("state.db");
+    let more = ["--state-file", file.to_str().unwrap()];
+    let run = Run::start(&folder.0, &more);
+    let serves = async |run: &Run, token: &str| {
+        run.until(token, async |run: &Run| run.chat("assistant").await.status == 200 && vendor.calls().last().unwrap() == token).await;
+    };
+    serves(&run, "at-1").await;
+    run.signal("KILL");
+    drop(run);
+    let run = Run::start(&folder.0, &more);
+    assert_eq!(run.chat("assistant").await.status, 200);
+    assert_eq!((vendor.calls().last().unwrap().as_str(), endpoint.seen().len()), ("at-1", 1), "kept, and not asked for again");
+    // The owner's new tokens count at once, and are refreshed in turn.
+    endpoint.accept("rt-new");
+    folder.write("accounts.yaml", &account("at-new", "rt-new"));
+    serves(&run, "at-2").await;
+    // An endpoint that refuses takes the connection out until its owner acts.
+    folder.write("accounts.yaml", &account("at-dead", "rt-dead"));
+    run.until("expired", async |run: &Run| run.state().await["connections"][0]["state"] == "Expired").await;
+    let answer = run.chat("assistant").await;
+    assert_eq!((answer.status, answer.code().as_str()), (503, "ALL_ACCOUNTS_INACTIVE"));
+    endpoint.accept("rt-good");
+    folder.write("accounts.yaml", &account("at-good", "rt-good"));
+    serves(&run, "at-3").await;
+    assert_eq!(run.state().await["connections"][0]["state"], "Active");
 }
 
 #[test]

@@ -5,6 +5,10 @@
 mod faults;
 mod scale;
 mod support;
+#[path = "../support/token_endpoint.rs"]
+#[allow(dead_code)] // shared with the tests of `run`
+mod token_endpoint;
+mod tokens;
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
 //! Files -> snapshot, again whenever they change. A file or object that has become unusable keeps its last good version.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use base64::Engine as _;
+use k8s_openapi::api::core::v1::Secret;
 use kube::{Resource, ResourceExt};
 
-use crate::api::Resources;
+use crate::api::{Connection, Resources};
 use crate::cli::files;
+use crate::compile::oauth::{Grant, Tokens};
 use crate::compile::{self, Environment, Options, Severity, api_key_digest, compile};
 use crate::gateway::{Identity, clock};
 use crate::manifest::{self, Level, Parsed, Problem, Written};
@@ -47,6 +49,8 @@ pub struct Compiled {
     pub snapshot: Snapshot,
     /// What is wrong, for `/state`.
     pub findings: Vec<FindingState>,
+    /// OAuth tokens to refresh.
+    pub grants: Vec<Grant>,
     /// The generated management key, in clear, when none is among the manifests.
     pub generated_key: Option<String>,
     lines: Vec<(Level, String)>,
@@ -73,6 +77,7 @@ pub struct Manifests {
     generated_key: String,
     signature: Vec<Signature>,
     good: Option<Parsed>,
+    tokens: BTreeMap<String, Tokens>,
 }
 
 /// By what a changed file is recognised. A rename brings another inode, a write another time or length.
@@ -81,7 +86,7 @@ type Signature = (PathBuf, Option<(SystemTime, u64, u64)>);
 impl Manifests {
     /// Manifests in files and folders.
     #[must_use]
-    pub fn new(paths: Vec<PathBuf>, namespace: Option<String>, identity: Identity) -> Self {
+    pub fn new(paths: Vec<PathBuf>, namespace: Option<String>, identity: Identity, tokens: BTreeMap<String, Tokens>) -> Self {
         let random: [u8; 32] = rand::random();
         let options = Options {
             environment: std::env::vars().collect::<Environment>(),
@@ -90,7 +95,7 @@ impl Manifests {
             ..Options::default()
         };
         let generated_key = format!("omr_{}", base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(random));
-        Self { paths, namespace, options, generated_key, signature: Vec::new(), good: None }
+        Self { paths, namespace, options, generated_key, signature: Vec::new(), good: None, tokens }
     }
 
     /// Reads the files for the first time.
@@ -124,6 +129,13 @@ impl Manifests {
         }
     }
 
+    /// Reads the files again, because tokens were refreshed.
+    pub fn refreshed(&mut self, tokens: BTreeMap<String, Tokens>) -> News {
+        self.tokens = tokens;
+        self.signature.clear();
+        self.changed()
+    }
+
     fn compile(&mut self, mut parsed: Parsed, unreadable: Vec<String>) -> Result<Compiled, ManifestError> {
         let mut lines: Vec<(Level, String)> = unreadable.into_iter().map(|line| (Level::Error, line)).collect();
         lines.extend(parsed.problems.iter().map(|p| (p.level, p.to_string())));
@@ -132,9 +144,10 @@ impl Manifests {
                 lines.push((Level::Warning, format!("{name} is not usable as it stands now: its last good version stays")));
             }
         }
-        let (namespace, resources) = one_namespace(&parsed.resources, self.namespace.as_deref())?;
+        let (namespace, mut resources) = one_namespace(&parsed.resources, self.namespace.as_deref())?;
+        resources.secrets.extend(kept(&resources, &self.tokens));
         self.options.now = clock::now();
-        let compile::Compiled { mut snapshot, findings, .. } = compile(&resources, &self.options);
+        let compile::Compiled { mut snapshot, findings, grants, .. } = compile(&resources, &self.options);
         self.options.accepted.clone_from(&snapshot.commands);
         let mut shown: Vec<FindingState> = parsed.problems.iter().map(of_problem).collect();
         for finding in findings {
@@ -152,7 +165,7 @@ impl Manifests {
         }
         let generated_key = self.management_key(&mut snapshot);
         self.good = Some(parsed);
-        Ok(Compiled { snapshot, findings: shown, generated_key, lines })
+        Ok(Compiled { snapshot, findings: shown, grants, generated_key, lines })
     }
 
     /// Adds the generated key unless the manifests bring one of their own (decisions 9.17).
@@ -170,6 +183,16 @@ impl Manifests {
         snapshot.api_keys.sort_by(|a, b| a.name.cmp(&b.name));
         Some(self.generated_key.clone())
     }
+}
+
+/// Refreshed tokens as the Secrets that they are in a cluster.
+fn kept(resources: &Resources, tokens: &BTreeMap<String, Tokens>) -> Vec<Arc<Secret>> {
+    let of = |connection: &Arc<Connection>| {
+        let name = connection.name_any();
+        let uid = connection.metadata.uid.as_deref().unwrap_or_default();
+        Some(Arc::new(tokens.get(&name)?.secret(&name, uid)))
+    };
+    resources.connections.iter().filter_map(of).collect()
 }
 
 fn of_problem(problem: &Problem) -> FindingState {

@@ -1,0 +1,165 @@
+//! Refreshing against a token endpoint on loopback, behind TLS.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::api::time::EpochMs;
+use crate::compile::oauth::{Grant, Tokens};
+use crate::dial::tls::TlsConfigs;
+use crate::snapshot::Secret;
+
+#[path = "../../tests/support/token_endpoint.rs"]
+#[allow(dead_code)] // shared with the tests of `run` and of the operator
+mod endpoint;
+
+use endpoint::{AUTHORITY, TokenEndpoint};
+
+const QUICK: [Duration; 3] = [Duration::from_millis(5); 3];
+
+fn now() -> EpochMs {
+    EpochMs(i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap())
+}
+
+fn grant(endpoint: &TokenEndpoint) -> Grant {
+    let tokens = Tokens { seed: "s".into(), access: Secret::new("at-0"), refresh: Secret::new("rt-0"), ..Tokens::default() };
+    Grant {
+        connection: "claude".into(),
+        token_url: endpoint.url(),
+        client_id: Some("app".into()),
+        ca_bundle: Some(AUTHORITY.into()),
+        guarded: true,
+        attempt: "a".into(),
+        tokens,
+        ..Grant::default()
+    }
+}
+
+/// Keeps in memory; fails as often as it is told.
+struct Kept {
+    tokens: Mutex<Option<Tokens>>,
+    failures: Mutex<u32>,
+    told: mpsc::UnboundedSender<Outcome>,
+    kept: mpsc::UnboundedSender<Tokens>,
+}
+
+impl Keeper for Arc<Kept> {
+    type Error = String;
+
+    fn now(&self) -> EpochMs {
+        now()
+    }
+
+    async fn latest(&self, namespace: &str, grant: Grant) -> Result<Option<Grant>, String> {
+        assert_eq!(namespace, "team-a");
+        let kept = self.tokens.lock().unwrap().clone();
+        Ok(Some(grant.with(kept)))
+    }
+
+    async fn keep(&self, _: &str, _: &Grant, tokens: &Tokens) -> Result<(), String> {
+        {
+            let mut failures = self.failures.lock().unwrap();
+            if *failures > 0 {
+                *failures -= 1;
+                return Err("the disk is full".into());
+            }
+        }
+        *self.tokens.lock().unwrap() = Some(tokens.clone());
+        let _ = self.kept.send(tokens.clone());
+        Ok(())
+    }
+
+    fn came_to(&self, outcome: Outcome) {
+        let _ = self.told.send(outcome);
+    }
+}
+
+struct Setup {
+    refresher: Refresher<Arc<Kept>>,
+    keeper: Arc<Kept>,
+    told: mpsc::UnboundedReceiver<Outcome>,
+    kept: mpsc::UnboundedReceiver<Tokens>,
+    stop: CancellationToken,
+}
+
+fn setup() -> Setup {
+    let (told, hear) = mpsc::unbounded_channel();
+    let (keep, kept) = mpsc::unbounded_channel();
+    let keeper = Arc::new(Kept { tokens: Mutex::default(), failures: Mutex::new(0), told, kept: keep });
+    let stop = CancellationToken::new();
+    let refresher = Refresher::new(Arc::clone(&keeper), QUICK, stop.clone());
+    tokio::spawn(refresher.clone().run());
+    Setup { refresher, keeper, told: hear, kept, stop }
+}
+
+#[tokio::test]
+async fn a_rotated_refresh_token_is_kept_before_it_is_needed() {
+    let endpoint = TokenEndpoint::start("rt-0", 2).await;
+    let mut setup = setup();
+    *setup.keeper.failures.lock().unwrap() = 1;
+    setup.refresher.set("team-a", vec![grant(&endpoint)]);
+    for n in 1..=2 {
+        let tokens = setup.kept.recv().await.unwrap();
+        assert_eq!((tokens.access.expose(), tokens.refresh.expose()), (format!("at-{n}").as_str(), format!("rt-{n}").as_str()));
+        assert_eq!(setup.told.recv().await, Some(Outcome::Refreshed));
+        // What the caches know is behind what was kept.
+        setup.refresher.set("team-a", vec![grant(&endpoint)]);
+    }
+    let seen = endpoint.seen();
+    assert_eq!(seen, ["rt-0", "rt-1"].map(|rt| format!("grant_type=refresh_token&refresh_token={rt}&client_id=app")), "each once");
+    setup.stop.cancel();
+}
+
+#[tokio::test]
+async fn three_bounded_retries_and_then_expired() {
+    let endpoint = TokenEndpoint::start("rt-0", 3_600).await;
+    endpoint.script(&[(500, "{}"), (503, "away"), (429, "{}"), (500, "{}")]);
+    let mut setup = setup();
+    setup.refresher.set("team-a", vec![grant(&endpoint)]);
+    let tokens = setup.kept.recv().await.unwrap();
+    assert_eq!(tokens.access.expose(), "at-0", "the old token stays until it ends");
+    let refused = tokens.refused.clone().unwrap();
+    assert!(refused.why.contains("500") && refused.attempt == "a", "{refused:?}");
+    let mut told = Vec::new();
+    while let Ok(outcome) = setup.told.try_recv() {
+        told.push(outcome);
+    }
+    assert_eq!(told, [Outcome::Failed, Outcome::Failed, Outcome::Failed, Outcome::Refused]);
+    // The owner says: again.
+    let again = Grant { attempt: "b".into(), tokens, ..grant(&endpoint) };
+    setup.refresher.set("team-a", vec![again]);
+    let tokens = setup.kept.recv().await.unwrap();
+    assert_eq!((tokens.access.expose(), tokens.refused), ("at-1", None));
+    assert_eq!(endpoint.seen().len(), 5);
+    setup.stop.cancel();
+}
+
+#[tokio::test]
+async fn a_refusal_by_the_standard_is_final_at_once() {
+    let endpoint = TokenEndpoint::start("another", 3_600).await;
+    let mut setup = setup();
+    setup.refresher.set("team-a", vec![grant(&endpoint)]);
+    let refused = setup.kept.recv().await.unwrap().refused.unwrap();
+    assert!(refused.why.contains("invalid_grant") && !refused.why.contains("used before"), "{refused:?}");
+    assert_eq!((setup.told.recv().await, endpoint.seen().len()), (Some(Outcome::Refused), 1));
+    setup.stop.cancel();
+}
+
+#[tokio::test]
+async fn tokens_go_only_where_trust_and_the_guard_allow() {
+    let endpoint = TokenEndpoint::start("rt-0", 3_600).await;
+    let tls = TlsConfigs::default();
+    let untrusted = Grant { ca_bundle: None, ..grant(&endpoint) };
+    let metadata = Grant { token_url: "https://169.254.169.254/token".into(), ..grant(&endpoint) };
+    let plain = Grant { token_url: endpoint.url().replace("https", "http"), ..grant(&endpoint) };
+    let other_name = Grant { token_url: endpoint.url().replace("localhost", "127.0.0.1"), ..grant(&endpoint) };
+    for (grant, why) in [(untrusted, "TLS"), (metadata, "metadata"), (plain, "https://"), (other_name, "TLS")] {
+        let error = refresh(&grant, &tls).await.unwrap_err().to_string();
+        assert!(error.contains(why) && !error.contains("rt-0"), "{error}");
+    }
+    assert_eq!(endpoint.seen(), Vec::<String>::new(), "nothing was sent");
+    assert_eq!(refresh(&grant(&endpoint), &tls).await.unwrap().access.expose(), "at-1");
+}

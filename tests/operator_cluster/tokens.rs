@@ -1,0 +1,114 @@
+//! OAuth tokens: refreshed at a real token endpoint, kept in a Secret of our own.
+
+use std::time::Duration;
+
+use omniroute::snapshot::{Connection, Snapshot};
+use serde_json::{Value, json};
+
+use crate::support::{Cluster, FakePod, eventually, text};
+use crate::token_endpoint::{AUTHORITY, TokenEndpoint};
+use crate::{LEASE, now_ms};
+
+const OWN: &str = "omniroute-oauth-claude";
+
+async fn setup(cluster: &Cluster, endpoint: &TokenEndpoint) {
+    cluster
+        .apply(&format!(
+            r#"
+apiVersion: omniroute.dev/v1alpha1
+kind: ResilienceSettings
+metadata: {{name: default}}
+spec: {{gateway: {{replicas: 0}}}}
+---
+apiVersion: omniroute.dev/v1alpha1
+kind: Provider
+metadata: {{name: claude}}
+spec:
+  baseURL: https://api.example/v1
+  dialects: [Messages]
+  authClass: OAuth
+  tls: {{caBundle: {{configMapRef: {{name: ca, key: ca.crt}}}}}}
+---
+apiVersion: omniroute.dev/v1alpha1
+kind: Connection
+metadata: {{name: claude}}
+spec: {{providerRef: {{name: claude}}, credentials: {{oauth: {{secretRef: {{name: claude}}, tokenURL: "{}", clientID: app}}}}}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {{name: ca}}
+data: {{ca.crt: {}}}
+"#,
+            endpoint.url(),
+            json!(AUTHORITY)
+        ))
+        .await;
+}
+
+/// The owner writes tokens that end in two minutes.
+fn tokens(access: &str, refresh: &str) -> Value {
+    json!({"stringData": {"accessToken": access, "refreshToken": refresh, "expiresAt": (now_ms() + 120_000).to_string()}})
+}
+
+fn claude(snapshot: &Snapshot) -> Option<&Connection> {
+    snapshot.connections.iter().find(|c| c.name == "claude")
+}
+
+async fn until_token(cluster: &Cluster, token: &str) -> Connection {
+    let carries = |s: &Snapshot| claude(s).and_then(|c| c.credential.as_ref()).is_some_and(|c| c.expose() == token);
+    claude(&cluster.until_snapshot(token, Duration::from_secs(10), carries).await).unwrap().clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn expiring_tokens_are_refreshed_and_the_owners_secret_stays_untouched() {
+    let Some(cluster) = Cluster::open("op-oauth").await else { return };
+    let endpoint = TokenEndpoint::start("rt-0", 3_600).await;
+    setup(&cluster, &endpoint).await;
+    cluster.apply("apiVersion: v1\nkind: Secret\nmetadata: {name: claude}\n").await;
+    cluster.edit("Secret", "claude", tokens("at-0", "rt-0")).await;
+    let seed = cluster.get("Secret", "claude").await.unwrap();
+    let operator = cluster.operator("one", LEASE);
+    let _pod = FakePod::start(&cluster, "pod-1").await;
+    let first = until_token(&cluster, "at-1").await;
+    cluster.until_ready("Connection", "claude", "True", "Accepted").await;
+    assert_eq!(cluster.get("Secret", "claude").await.unwrap(), seed);
+    let own = cluster.get("Secret", OWN).await.unwrap();
+    let connection = cluster.get("Connection", "claude").await.unwrap();
+    let owner = &own["metadata"]["ownerReferences"][0];
+    assert_eq!((&owner["uid"], &owner["controller"]), (&connection["metadata"]["uid"], &json!(true)));
+    assert_eq!(first.token_expires.map(|at| (at.0 - now_ms() + 30_000) / 60_000), Some(60), "the new token's end");
+    operator.terminate().await;
+
+    // Another replica goes on with what was kept: the refresh token of the owner is used up.
+    let operator = cluster.operator("two", LEASE);
+    cluster.edit("Connection", "claude", json!({"spec": {"priority": 3}})).await;
+    let carries = |s: &Snapshot| claude(s).is_some_and(|c| c.priority == 3);
+    let second = cluster.until_snapshot("the new priority", Duration::from_secs(10), carries).await;
+    let second = claude(&second).unwrap().clone();
+    assert_eq!((second.credential.as_ref().map(|c| c.expose()), endpoint.seen().len()), (Some("at-1"), 1));
+    assert_eq!(second.credential_fingerprint, first.credential_fingerprint, "a refresh of ours clears nothing");
+
+    // The owner's new tokens count, and clear what the old ones caused.
+    endpoint.accept("rt-new");
+    cluster.edit("Secret", "claude", tokens("at-new", "rt-new")).await;
+    let third = until_token(&cluster, "at-2").await;
+    assert_ne!(third.credential_fingerprint, first.credential_fingerprint);
+
+    // A refusal is final, until the owner says otherwise.
+    cluster.edit("Secret", "claude", tokens("at-dead", "rt-dead")).await;
+    let refused = |s: &Snapshot| claude(s).is_some_and(|c| c.refresh_refused);
+    cluster.until_snapshot("refused", Duration::from_secs(10), refused).await;
+    let asked = endpoint.seen().len();
+    let ready = cluster.until_ready("Connection", "claude", "True", "Accepted").await;
+    assert_eq!(text(&ready, "/kind"), "Connection", "a vendor's refusal is no mistake in the configuration");
+    endpoint.accept("rt-dead");
+    cluster.edit("Connection", "claude", json!({"metadata": {"annotations": {"omniroute.dev/reset": "1"}}})).await;
+    let fourth = until_token(&cluster, "at-3").await;
+    assert!(!fourth.refresh_refused);
+    assert_eq!(endpoint.seen().len(), asked + 1);
+
+    cluster.delete("Connection", "claude").await;
+    eventually("the tokens go with their Connection", Duration::from_secs(20), || async { cluster.get("Secret", OWN).await.is_none() })
+        .await;
+    operator.terminate().await;
+}
