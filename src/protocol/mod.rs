@@ -1,9 +1,11 @@
 //! Chat completions, responses, messages and embeddings on the wire: what a request asks for, how a stream is framed and what its frames
 //! mean, what a good answer looks like, and how an error is said in each dialect. Pure.
 
+pub mod conversation;
 mod dialect;
 pub mod errors;
 pub mod json;
+pub mod panel;
 pub mod progress;
 pub mod quality;
 pub mod restream;
