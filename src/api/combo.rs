@@ -20,7 +20,8 @@ use super::status::ComboStatus;
 #[schemars(extend("x-kubernetes-validations" = [
     rule("fusion", "!has(self.fusion) || self.strategy == 'Fusion'", "must only be given with `strategy: Fusion`"),
     rule("auto", "!has(self.auto) || self.strategy == 'Auto'", "must only be given with `strategy: Auto`"),
-    rule("targets", "self.strategy != 'Fusion' || self.targets.all(t, !has(t.combo))", "must be models, not combos, with `strategy: Fusion`"),
+    rule("targets", "self.strategy == 'Pipeline' || self.targets.all(t, !has(t.prompt))", "must only have a `prompt` with `strategy: Pipeline`"),
+    rule("handoffModel", "!has(self.handoffModel) || self.strategy == 'ContextRelay'", "must only be given with `strategy: ContextRelay`"),
     rule("hedging", "!has(self.hedging) || !self.hedging || (has(self.zeroLatencyOptimizationsEnabled) && self.zeroLatencyOptimizationsEnabled)",
         "must go with `zeroLatencyOptimizationsEnabled: true`, because hedging sends some requests twice"),
 ]))]
@@ -117,6 +118,21 @@ pub struct ComboSpec {
     #[serde(default = "three")]
     #[schemars(range(min = 1, max = 10))]
     pub max_combo_depth: i32,
+    /// ContextRelay: share of an account's quota that must be used before a summary of the conversation is made for the next account.
+    #[serde(default = "mostly_used")]
+    #[schemars(range(min = 0.5, max = 0.94))]
+    pub handoff_threshold: f64,
+    /// ContextRelay: the model that writes the summary. Without it: the model that served the conversation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub handoff_model: Option<ModelRef>,
+    /// ContextRelay: Providers, by name or preset, whose accounts hand over. An empty list: none.
+    #[serde(default = "codex")]
+    #[schemars(length(max = 10), inner(length(min = 1, max = 100)), extend("x-kubernetes-list-type" = "set"))]
+    pub handoff_providers: Vec<String>,
+    /// ContextRelay: newest messages that the summary is made of.
+    #[serde(default = "thirty")]
+    #[schemars(range(min = 5, max = 100))]
+    pub max_messages_for_summary: i32,
     /// Options of `strategy: Fusion`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fusion: Option<Fusion>,
@@ -139,6 +155,15 @@ const fn ten() -> i32 {
 }
 const fn queue_depth() -> i32 {
     20
+}
+const fn thirty() -> i32 {
+    30
+}
+const fn mostly_used() -> f64 {
+    0.85
+}
+fn codex() -> Vec<String> {
+    vec!["codex".to_owned()]
 }
 fn zero() -> Duration {
     "0s".into()
@@ -182,6 +207,10 @@ impl Default for ComboSpec {
             reset_window_tie_band: minute(),
             quota_weighted_floor_percent: one(),
             max_combo_depth: three(),
+            handoff_threshold: mostly_used(),
+            handoff_model: None,
+            handoff_providers: codex(),
+            max_messages_for_summary: thirty(),
             fusion: None,
             auto: None,
         }
@@ -198,7 +227,7 @@ pub enum Strategy {
     Weighted,
     /// In turn.
     RoundRobin,
-    /// In declared order, with a summary handed over when the model changes.
+    /// In declared order, with a summary handed to the next account when one has nearly used up its quota.
     ContextRelay,
     /// In declared order until a target is full.
     FillFirst,
@@ -275,6 +304,10 @@ pub struct Target {
     /// Moves past this target only when every failure on it was a spent quota.
     #[serde(default)]
     pub fallback_only_on_quota_exhaustion: bool,
+    /// Pipeline: what the model of this step is told, as a system turn beside what it works on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 20_000))]
+    pub prompt: Option<String>,
 }
 
 /// Bounds of attempts.
@@ -473,19 +506,19 @@ pub struct Tier {
     rule("maxPanel", "!has(self.maxPanel) || !has(self.minPanel) || self.maxPanel >= self.minPanel", "must be at least `minPanel`"),
 ]))]
 pub struct Fusion {
-    /// Model that writes the final answer. Without it: the first answer wins.
+    /// Model that writes the final answer from the answers of the panel. Without it: the first target, or the first one that answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub judge: Option<ModelRef>,
     /// Answers to wait for.
     #[schemars(range(min = 1, max = 50))]
     pub min_panel: i32,
-    /// Most targets that are asked.
+    /// Most targets that the combo may have.
     #[schemars(range(min = 1, max = 200))]
     pub max_panel: i32,
     /// Grace for the rest once enough have answered.
     #[schemars(extend("x-duration" = ["1ms", "2m", "0s"]))]
     pub straggler_grace: Duration,
-    /// Hard limit of the panel.
+    /// Hard limit of the panel: what has not answered by then is dropped.
     #[schemars(extend("x-duration" = ["1s", "10m"]))]
     pub timeout: Duration,
 }

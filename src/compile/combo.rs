@@ -7,11 +7,11 @@ use super::finding::hint;
 use super::{Finding, Index, Severity, age, names};
 use crate::api;
 use crate::snapshot::{
-    self, Attempts, Auto, AutoRouter, ContextRules, Fusion, JsonCondition, JsonPredicate, Snapshot, Strategy, StrategyOptions, Target,
-    TargetKind, ValidateResponse,
+    self, Attempts, Auto, AutoRouter, ContextRules, Fusion, Handoff, JsonCondition, JsonPredicate, Snapshot, Strategy, StrategyOptions,
+    Target, TargetKind, ValidateResponse,
 };
 
-const KIND: &str = "Combo";
+pub(super) const KIND: &str = "Combo";
 
 pub(super) fn compile(index: &Index<'_>, snapshot: &mut Snapshot, findings: &mut Vec<Finding>) {
     let cyclic = cycles(index);
@@ -30,6 +30,7 @@ pub(super) fn compile(index: &Index<'_>, snapshot: &mut Snapshot, findings: &mut
         findings.append(&mut problems);
     }
     drop_too_deep(snapshot, findings);
+    super::composed::drop_from_lists(snapshot, findings);
     drop_dead_references(snapshot, findings);
 }
 
@@ -104,12 +105,6 @@ fn one(
     findings: &mut Vec<Finding>,
 ) -> Option<snapshot::Combo> {
     let strategy: Strategy = spec.strategy.into();
-    if !crate::routing::IMPLEMENTED.contains(&strategy) {
-        let ready = crate::routing::IMPLEMENTED.iter().map(|s| format!("{s:?}")).collect::<Vec<_>>().join(", ");
-        let message = format!("strategy `{strategy:?}` is not there yet: use one of {ready}");
-        findings.push(Finding::new((KIND, name), "spec.strategy", "NotImplemented", Severity::Error, message));
-        return None;
-    }
     let mut targets = Vec::new();
     let mut used: BTreeMap<String, u32> = BTreeMap::new();
     for (i, target) in spec.targets.iter().enumerate() {
@@ -130,9 +125,11 @@ fn one(
             kind,
             weight: unsigned(target.weight),
             fallback_only_on_quota_exhaustion: target.fallback_only_on_quota_exhaustion,
+            prompt: target.prompt.clone(),
         });
     }
     not_there_yet(name, spec, findings);
+    super::composed::check(name, spec, index, snapshot, findings)?;
     let ms = |d: &api::Duration| d.ms().unwrap_or(0);
     Some(snapshot::Combo {
         name: name.to_owned(),
@@ -180,30 +177,10 @@ fn kind(
         problem("", "InvalidSpec", Severity::Error, "must have `provider` and `model`, or `combo` alone".to_owned());
         return None;
     };
-    let Some(known) = snapshot.providers.iter().find(|p| p.name == *provider) else {
-        let message = if index.providers.contains_key(provider) {
-            format!("Provider `{provider}` has errors of its own: see its conditions")
-        } else {
-            format!("Provider `{provider}` is not found in this namespace{}", hint(provider, index.providers.keys().map(String::as_str)))
-        };
-        problem(".provider", "ProviderNotFound", Severity::Unresolved, message);
-        return None;
+    known_model((name, &format!("spec.targets[{i}]")), (provider, model), index, snapshot, findings)?;
+    let mut problem = |field: &str, reason: &str, severity: Severity, message: String| {
+        findings.push(Finding::new((KIND, name), format!("spec.targets[{i}]{field}"), reason, severity, message));
     };
-    if !known.models.is_empty() && !known.models.iter().any(|m| m.name == *model) {
-        let near = crate::api::near::suggest(model, known.models.iter().map(|m| m.name.as_str()));
-        let message = match near {
-            Some(near) => {
-                format!("model `{model}` is not known to Provider `{provider}`; did you mean `{near}`? It is asked for as written")
-            }
-            None => format!(
-                "model `{model}` is not known to Provider `{provider}`: add it to `models` there if it exists. It is asked for as written"
-            ),
-        };
-        // Vendors add models every week: a name outside an open list is worth a word only if it looks like a slip.
-        if near.is_some() || !known.open_model_list {
-            problem(".model", "InvalidSpec", Severity::Warning, message);
-        }
-    }
     let mut wanted: Vec<&String> = target.connections.iter().chain(&target.connection).collect();
     wanted.sort_unstable();
     wanted.dedup();
@@ -235,6 +212,44 @@ fn kind(
         return None;
     }
     Some(TargetKind::Model { provider: provider.clone(), model: model.clone(), connections })
+}
+
+/// Whether a provider can be used; says so when it or its model is not known. `at` is the combo and the field.
+pub(super) fn known_model(
+    (name, field): (&str, &str),
+    (provider, model): (&str, &str),
+    index: &Index<'_>,
+    snapshot: &Snapshot,
+    findings: &mut Vec<Finding>,
+) -> Option<()> {
+    let mut problem = |member: &str, reason: &str, severity: Severity, message: String| {
+        findings.push(Finding::new((KIND, name), format!("{field}.{member}"), reason, severity, message));
+    };
+    let Some(known) = snapshot.providers.iter().find(|p| p.name == *provider) else {
+        let message = if index.providers.contains_key(provider) {
+            format!("Provider `{provider}` has errors of its own: see its conditions")
+        } else {
+            format!("Provider `{provider}` is not found in this namespace{}", hint(provider, index.providers.keys().map(String::as_str)))
+        };
+        problem("provider", "ProviderNotFound", Severity::Unresolved, message);
+        return None;
+    };
+    if !known.models.is_empty() && !known.models.iter().any(|m| m.name == *model) {
+        let near = crate::api::near::suggest(model, known.models.iter().map(|m| m.name.as_str()));
+        let message = match near {
+            Some(near) => {
+                format!("model `{model}` is not known to Provider `{provider}`; did you mean `{near}`? It is asked for as written")
+            }
+            None => format!(
+                "model `{model}` is not known to Provider `{provider}`: add it to `models` there if it exists. It is asked for as written"
+            ),
+        };
+        // Vendors add models every week: a name outside an open list is worth a word only if it looks like a slip.
+        if near.is_some() || !known.open_model_list {
+            problem("model", "InvalidSpec", Severity::Warning, message);
+        }
+    }
+    Some(())
 }
 
 /// Nested references to combos that did not compile are dropped, until nothing changes.
@@ -349,6 +364,12 @@ fn options(spec: &api::ComboSpec) -> StrategyOptions {
         quota_weighted_floor_percent: unsigned(spec.quota_weighted_floor_percent),
         reset_window_tie_band_ms: ms(&spec.reset_window_tie_band),
         max_depth: unsigned(spec.max_combo_depth),
+        handoff: (spec.strategy == api::combo::Strategy::ContextRelay).then(|| Handoff {
+            threshold: spec.handoff_threshold,
+            model: spec.handoff_model.as_ref().map(|m| (m.provider.clone(), m.model.clone())),
+            providers: spec.handoff_providers.clone(),
+            max_messages: unsigned(spec.max_messages_for_summary),
+        }),
         fusion: spec.fusion.as_ref().map(|f| Fusion {
             judge: f.judge.as_ref().map(|j| (j.provider.clone(), j.model.clone())),
             min_panel: unsigned(f.min_panel),

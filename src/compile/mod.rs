@@ -4,6 +4,7 @@
 //! still compiles.
 
 mod combo;
+mod composed;
 mod connection;
 mod convert;
 mod environment;

@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn a_combo_has_the_smallest_limits_of_what_is_below_it() {
         let model = |name: &str, window| Model { name: name.to_owned(), context_window: window, ..Model::default() };
-        let target = |kind| Target { name: "t".to_owned(), kind, weight: 1, fallback_only_on_quota_exhaustion: false };
+        let target = |kind| Target { name: "t".to_owned(), kind, weight: 1, fallback_only_on_quota_exhaustion: false, prompt: None };
         let of = |model: &str| target(TargetKind::Model { provider: "p".to_owned(), model: model.to_owned(), connections: vec![] });
         let combo = |name: &str, targets| Combo { name: name.to_owned(), model_names: vec![name.to_owned()], targets, ..Combo::default() };
         let snapshot = Snapshot {

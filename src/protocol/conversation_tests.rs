@@ -75,7 +75,12 @@ fn system_turns_of_every_dialect() {
         (Dialect::Messages, after, r#"{"system":[{"type":"text","text":"s"}],"messages":[]}"#, "s\nT"),
         (Dialect::Messages, first, r#"{"system":[{"type":"text","text":"s"}],"messages":[]}"#, "T\ns"),
         (Dialect::Responses, first, r#"{"instructions":"s","input":"u"}"#, "T\n\ns u"),
-        (Dialect::Responses, after, r#"{"instructions":null,"input":[{"role":"user","content":[{"type":"input_text","text":"u"}]}]}"#, "T u"),
+        (
+            Dialect::Responses,
+            after,
+            r#"{"instructions":null,"input":[{"role":"user","content":[{"type":"input_text","text":"u"}]}]}"#,
+            "T u",
+        ),
     ];
     for (dialect, place, body, expected) in cases {
         let changed = open(dialect, body).with_system("T", place);
@@ -87,11 +92,21 @@ fn system_turns_of_every_dialect() {
 #[test]
 fn a_conversation_is_replaced_and_its_settings_stay() {
     let cases = [
-        (CHAT, r#"{"model":"m","messages":[{"role":"system","content":"s"}],"stream":true,"tools":[{}]}"#,
-            r#"{"model":"m","messages":[{"content":"next","role":"user"}],"stream":true,"tools":[{}]}"#),
-        (Dialect::Messages, r#"{"system":"s","max_tokens":9,"messages":[{"role":"user","content":"u"}]}"#,
-            r#"{"max_tokens":9,"messages":[{"content":"next","role":"user"}]}"#),
-        (Dialect::Responses, r#"{"instructions":"s","previous_response_id":"r","input":"u"}"#, r#"{"input":[{"content":"next","role":"user"}]}"#),
+        (
+            CHAT,
+            r#"{"model":"m","messages":[{"role":"system","content":"s"}],"stream":true,"tools":[{}]}"#,
+            r#"{"model":"m","messages":[{"content":"next","role":"user"}],"stream":true,"tools":[{}]}"#,
+        ),
+        (
+            Dialect::Messages,
+            r#"{"system":"s","max_tokens":9,"messages":[{"role":"user","content":"u"}]}"#,
+            r#"{"max_tokens":9,"messages":[{"content":"next","role":"user"}]}"#,
+        ),
+        (
+            Dialect::Responses,
+            r#"{"instructions":"s","previous_response_id":"r","input":"u"}"#,
+            r#"{"input":[{"content":"next","role":"user"}]}"#,
+        ),
     ];
     for (dialect, body, expected) in cases {
         assert_eq!(text(&open(dialect, body).replaced_by("next")), expected, "{dialect:?}");
@@ -115,7 +130,12 @@ fn texts_of_answers() {
         (CHAT, json!({"choices": []}).to_string(), Err(NoText::Empty)),
         (CHAT, "{}".to_owned(), Err(NoText::Unparseable)),
         (CHAT, "data: {}\n\n".to_owned(), Err(NoText::Unparseable)),
-        (Dialect::Messages, json!({"content": [{"type": "thinking", "thinking": "x"}, {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}).to_string(), Ok("ab")),
+        (
+            Dialect::Messages,
+            json!({"content": [{"type": "thinking", "thinking": "x"}, {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]})
+                .to_string(),
+            Ok("ab"),
+        ),
         (Dialect::Messages, json!({"content": [{"type": "tool_use"}]}).to_string(), Err(NoText::Empty)),
         (
             Dialect::Responses,

@@ -56,7 +56,7 @@ impl Router {
         let mut planner =
             Planner { router: self, request, live, now, rng, scope: Scope::default(), visited: Vec::new(), plan: Plan::default() };
         match resolved {
-            Resolved::Unknown { .. } => {}
+            Resolved::Unknown { .. } | Resolved::Part { .. } => {}
             Resolved::Direct(leaf) => {
                 planner.scope.targets_allowed = true;
                 planner.leaf(leaf, leaf.label.to_string(), None, (None, None), false);

@@ -1,6 +1,7 @@
 //! What routing must know about a request and about the key that sent it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::api::time::EpochMs;
 use crate::snapshot::{ApiKey, Dialect, Snapshot};
@@ -22,6 +23,59 @@ pub struct Request {
     pub cache_key: Option<String>,
     /// When the gateway received it.
     pub received: EpochMs,
+    /// The composed request that it is a call of.
+    pub inner: Option<Inner>,
+}
+
+/// What a call of a composed request inherits (decisions 4.1).
+#[derive(Clone, Debug)]
+pub struct Inner {
+    /// What all calls may spend together.
+    pub budget: Arc<Budget>,
+    /// It may wait for timers, as a request of its own may.
+    pub patient: bool,
+}
+
+/// What the calls of a composed request may spend together. Each call may dispatch once, whatever the others did; what comes after a failure
+/// is shared.
+#[derive(Debug)]
+pub struct Budget {
+    failures_left: AtomicU32,
+    dispatched: AtomicU32,
+    /// All calls must have committed before this instant.
+    pub deadline: EpochMs,
+}
+
+impl Budget {
+    /// A budget of so many failed dispatches.
+    #[must_use]
+    pub const fn new(failures: u32, deadline: EpochMs) -> Self {
+        Self { failures_left: AtomicU32::new(failures), dispatched: AtomicU32::new(0), deadline }
+    }
+
+    /// Dispatches of all calls so far.
+    #[must_use]
+    pub fn dispatched(&self) -> u32 {
+        self.dispatched.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn dispatch(&self) {
+        self.dispatched.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn take_back(&self) {
+        self.dispatched.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn fail(&self) {
+        let less = |left: u32| left.checked_sub(1);
+        // At zero there is nothing left to take.
+        let _ = self.failures_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    pub(super) fn is_spent(&self) -> bool {
+        self.failures_left.load(Ordering::Relaxed) == 0
+    }
 }
 
 impl Request {
@@ -36,6 +90,7 @@ impl Request {
             single_call: false,
             cache_key: None,
             received,
+            inner: None,
         }
     }
 }

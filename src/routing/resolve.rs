@@ -14,11 +14,27 @@ pub enum Resolved {
     Combo(usize),
     /// A model of a provider, asked for directly.
     Direct(Arc<Leaf>),
+    /// One call of a composed request: a combo's limits, times and permissions, and only a part of it as target.
+    Part {
+        /// The combo, by position in `Snapshot::combos`.
+        combo: usize,
+        /// What is called.
+        part: Part,
+    },
     /// Nothing.
     Unknown {
         /// A name that the client may have meant.
         suggestion: Option<String>,
     },
+}
+
+/// What one call of a composed request goes to.
+#[derive(Clone, Debug)]
+pub enum Part {
+    /// An entry of the combo, by position in [`Router::units`]: a model, or a combo as one voice.
+    Entry(usize),
+    /// A model that the combo names beside its targets.
+    Model(Arc<Leaf>),
 }
 
 /// Names longer than this are not compared.
@@ -54,7 +70,9 @@ impl Router {
                 return Err(Box::new(refuse::model_not_found(model, visible)));
             }
             Resolved::Direct(leaf) => key.allows_name(&leaf.label),
-            Resolved::Combo(index) => self.key_allows_combo(*index, key) || self.some_target_allowed(*index, key),
+            Resolved::Combo(index) | Resolved::Part { combo: index, .. } => {
+                self.key_allows_combo(*index, key) || self.some_target_allowed(*index, key)
+            }
         };
         if allowed { Ok(resolved) } else { Err(Box::new(refuse::model_not_allowed(model))) }
     }

@@ -112,6 +112,8 @@ pub struct Unit {
     pub window: Option<u64>,
     /// Lowest known price below it.
     pub price: Option<Price>,
+    /// What the model is told in a pipeline, beside what it works on.
+    pub prompt: Option<Arc<str>>,
     /// What it is.
     pub kind: UnitKind,
 }
@@ -216,6 +218,18 @@ impl Router {
         Arc::new(leaf(label.clone(), label, provider.clone(), model, &[], &self.snapshot))
     }
 
+    /// A model that is named beside the targets of a combo; `None` without such a provider.
+    #[must_use]
+    pub fn model(&self, provider: &str, model: &str) -> Option<Arc<Leaf>> {
+        self.providers.get(provider).map(|provider| self.direct_leaf(provider, model))
+    }
+
+    /// The entries of a combo, in the order of its tiers.
+    #[must_use]
+    pub fn units(&self, combo: usize) -> &[Unit] {
+        self.combos.get(combo).map_or(&[], |node| &node.units)
+    }
+
     /// The definition of a combo.
     pub(super) fn combo(&self, index: usize) -> Option<(&ComboNode, &Combo)> {
         Some((self.combos.get(index)?, self.snapshot.combos.get(index)?))
@@ -308,6 +322,7 @@ fn unit(target: &Target, snapshot: &Snapshot, providers: &HashMap<String, Arc<Pr
         protected: target.fallback_only_on_quota_exhaustion,
         window,
         price,
+        prompt: target.prompt.as_deref().map(Into::into),
         kind,
     })
 }

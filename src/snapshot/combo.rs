@@ -61,6 +61,38 @@ pub enum Strategy {
     Pipeline,
 }
 
+impl Strategy {
+    /// All of them.
+    pub const ALL: [Self; 20] = [
+        Self::Priority,
+        Self::Weighted,
+        Self::RoundRobin,
+        Self::ContextRelay,
+        Self::FillFirst,
+        Self::P2C,
+        Self::Random,
+        Self::LeastUsed,
+        Self::CostOptimized,
+        Self::ResetAware,
+        Self::ResetWindow,
+        Self::Headroom,
+        Self::QuotaWeighted,
+        Self::StrictRandom,
+        Self::Auto,
+        Self::Lkgp,
+        Self::ContextOptimized,
+        Self::CacheOptimized,
+        Self::Fusion,
+        Self::Pipeline,
+    ];
+
+    /// Whether one request becomes several calls.
+    #[must_use]
+    pub const fn is_composed(self) -> bool {
+        matches!(self, Self::Fusion | Self::Pipeline)
+    }
+}
+
 /// One entry of a combo.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -73,6 +105,9 @@ pub struct Target {
     pub weight: u32,
     /// Move past this target only when every failure on it was quota exhaustion.
     pub fallback_only_on_quota_exhaustion: bool,
+    /// Pipeline: what the model of this step is told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
 }
 
 /// A target is a model of a provider or another combo.

@@ -472,6 +472,8 @@ pub struct StrategyOptions {
     pub max_depth: u32,
     /// Fusion.
     pub fusion: Option<Fusion>,
+    /// Context relay.
+    pub handoff: Option<Handoff>,
     /// Auto.
     pub auto: Option<Auto>,
 }
@@ -494,6 +496,7 @@ impl Default for StrategyOptions {
             reset_window_tie_band_ms: 60_000,
             max_depth: 3,
             fusion: None,
+            handoff: None,
             auto: None,
         }
     }
@@ -503,7 +506,7 @@ impl Default for StrategyOptions {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Fusion {
-    /// `(provider, model)` that writes the final answer; `None` = first survivor.
+    /// `(provider, model)` that writes the final answer; `None` = the first target, or the first that answered.
     pub judge: Option<(String, String)>,
     /// Answers to wait for.
     pub min_panel: u32,
@@ -513,6 +516,26 @@ pub struct Fusion {
     pub straggler_grace_ms: u64,
     /// Hard limit, milliseconds.
     pub timeout_ms: u64,
+}
+
+impl Default for Fusion {
+    fn default() -> Self {
+        Self { judge: None, min_panel: 2, max_panel: 40, straggler_grace_ms: 8_000, timeout_ms: 90_000 }
+    }
+}
+
+/// Context-relay options.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Handoff {
+    /// Share of a quota that must be used before a summary is made, 0–1.
+    pub threshold: f64,
+    /// `(provider, model)` that writes the summary; `None` = the model that served.
+    pub model: Option<(String, String)>,
+    /// Names or presets of the providers whose accounts hand over.
+    pub providers: Vec<String>,
+    /// Newest messages that the summary is made of.
+    pub max_messages: u32,
 }
 
 /// Auto options.

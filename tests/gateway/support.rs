@@ -235,7 +235,7 @@ impl Setup {
         let target = |text: &&str| {
             let (provider, model) = text.split_once('/').unwrap();
             let kind = TargetKind::Model { provider: provider.to_owned(), model: model.to_owned(), connections: vec![] };
-            Target { name: (*text).to_owned(), kind, weight: 1, fallback_only_on_quota_exhaustion: false }
+            Target { name: (*text).to_owned(), kind, weight: 1, fallback_only_on_quota_exhaustion: false, prompt: None }
         };
         self.0.combos.push(Combo {
             name: name.to_owned(),

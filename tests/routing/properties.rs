@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::support::*;
 use omniroute::routing::strategies::{Candidate, Measured, OrderContext, build};
-use omniroute::routing::{Exclusion, ExclusionReason, IMPLEMENTED, Seeded};
+use omniroute::routing::{Exclusion, ExclusionReason, Seeded};
 use omniroute::snapshot::{AccountStrategy, Combo, CooldownWait, Price, Settings, Strategy};
 use proptest::prelude::*;
 
@@ -34,7 +34,7 @@ proptest! {
 
     #[test]
     fn an_order_is_a_permutation_with_the_available_first(n in 0usize..12, seed: u64, masks in prop::collection::vec(any::<u64>(), 1..8)) {
-        for kind in IMPLEMENTED {
+        for kind in &Strategy::ALL {
             let strategy = build(&of(*kind, n), &Settings::default());
             let mut rng = Seeded(seed);
             let request = chat();
@@ -54,7 +54,7 @@ proptest! {
 
     #[test]
     fn the_same_seed_gives_the_same_orders(n in 1usize..10, seed: u64) {
-        for kind in IMPLEMENTED {
+        for kind in &Strategy::ALL {
             let run = || {
                 let strategy = build(&of(*kind, n), &Settings::default());
                 let (mut rng, request) = (Seeded(seed), chat());
@@ -138,18 +138,18 @@ proptest! {
     #[test]
     fn every_walk_ends_within_its_bounds(
         scripts in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..4), 6),
-        kinds in prop::collection::vec(0usize..IMPLEMENTED.len(), 3),
+        kinds in prop::collection::vec(0usize..Strategy::ALL.len(), 3),
         (max, per_target, set_retries) in (1u32..12, 0u32..4, 0u32..3),
         (wait, protect) in (any::<bool>(), any::<bool>()),
         rests in prop::collection::vec(any::<u8>(), 6),
         seed: u64,
     ) {
-        let mut root = combo("root", IMPLEMENTED[kinds[0]], &["a/m", "inner*2", "b/m", "a/n"]);
+        let mut root = combo("root", Strategy::ALL[kinds[0]], &["a/m", "inner*2", "b/m", "a/n"]);
         root.targets[0].fallback_only_on_quota_exhaustion = protect;
         (root.attempts.max, root.attempts.per_target, root.attempts.max_set_retries) = (max, per_target, set_retries);
         root.cooldown_wait = wait;
-        let inner = combo("inner", IMPLEMENTED[kinds[1]], &["c/m", "deepest", "root"]);
-        let deepest = combo("deepest", IMPLEMENTED[kinds[2]], &["a/m", "d/m"]);
+        let inner = combo("inner", Strategy::ALL[kinds[1]], &["c/m", "deepest", "root"]);
+        let deepest = combo("deepest", Strategy::ALL[kinds[2]], &["a/m", "d/m"]);
         let mut s = snapshot(vec![root, inner, deepest]);
         s.connections.extend(["a-2", "a-3"].map(|n| connection(n, "a")));
         s.settings.combo_cooldown_wait = CooldownWait { enabled: wait, ..CooldownWait::default() };

@@ -29,7 +29,7 @@ pub fn target(text: &str) -> Target {
         Some((provider, model)) => TargetKind::Model { provider: provider.to_owned(), model: model.to_owned(), connections: Vec::new() },
         None => TargetKind::Combo { combo: text.to_owned() },
     };
-    Target { name: text.to_owned(), kind, weight, fallback_only_on_quota_exhaustion: false }
+    Target { name: text.to_owned(), kind, weight, fallback_only_on_quota_exhaustion: false, prompt: None }
 }
 
 pub fn combo(name: &str, strategy: Strategy, targets: &[&str]) -> Combo {

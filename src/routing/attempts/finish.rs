@@ -72,12 +72,12 @@ impl Walk {
             }
         }
         let pool_size = match &self.root {
-            Root::Direct(_) => 1,
+            Root::Direct(_) | Root::Part(..) => 1,
             Root::Combo(index) => self.router.combos.get(*index).map_or(0, |node| node.leaves.len()),
         };
         let answer = answers::after(Ending {
             name: &self.name,
-            is_combo: matches!(self.root, Root::Combo(_)),
+            is_combo: !matches!(self.root, Root::Direct(_)),
             why,
             failures: &self.failures,
             excluded,

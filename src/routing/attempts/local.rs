@@ -21,6 +21,9 @@ impl Walk {
     pub fn refused_locally(&mut self, exclusion: Exclusion, answer: Option<Answer>) {
         let Some(running) = self.running.take() else { return };
         self.dispatched = self.dispatched.saturating_sub(1);
+        if let Some(inner) = &self.request.inner {
+            inner.budget.take_back();
+        }
         self.order.pop();
         self.exhaustion.refuse(&running.leaf, &running.connection);
         if let Some(visit) = &mut self.visit

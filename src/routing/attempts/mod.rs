@@ -26,7 +26,7 @@ use super::live::{Exclusion, Live, transient};
 use super::order::{Place, Scope};
 use super::random::Random;
 use super::request::Request;
-use super::resolve::Resolved;
+use super::resolve::{Part, Resolved};
 use super::strategies::EventKind;
 use super::topology::{ConnectionNode, Leaf, Router};
 use super::wait::Patience;
@@ -131,6 +131,7 @@ pub struct Failure<'a> {
 #[derive(Clone, Debug)]
 enum Root {
     Combo(usize),
+    Part(usize, Part),
     Direct(Arc<Leaf>),
 }
 
@@ -246,14 +247,21 @@ impl Walk {
                 let patience = Patience::new(&settings.wait_for_cooldown, true);
                 (Root::Direct(leaf.clone()), Scope { targets_allowed: true, ..Scope::default() }, Attempts::default(), 0, 0, patience)
             }
-            Resolved::Combo(index) => {
+            Resolved::Combo(index) | Resolved::Part { combo: index, .. } => {
                 let (node, combo) = router.combo(*index)?;
                 let scope = Scope::of(node, router.key_allows_combo(*index, &request.key));
                 let patience = Patience::new(&settings.combo_cooldown_wait, combo.cooldown_wait);
-                (Root::Combo(*index), scope, combo.attempts, combo.target_timeout_ms, combo.total_timeout_ms, patience)
+                let root = match resolved {
+                    Resolved::Part { part, .. } => Root::Part(*index, part.clone()),
+                    _ => Root::Combo(*index),
+                };
+                (root, scope, combo.attempts, combo.target_timeout_ms, combo.total_timeout_ms, patience)
             }
         };
-        let patience = if request.single_call { Patience::none() } else { patience };
+        let impatient = request.single_call || request.inner.as_ref().is_some_and(|inner| !inner.patient);
+        let patience = if impatient { Patience::none() } else { patience };
+        let total = if total == 0 { TOTAL_CEILING_MS } else { total };
+        let inherited = request.inner.as_ref().map_or(u64::MAX, |inner| inner.budget.deadline.since(request.received));
         Some(Self {
             router: router.clone(),
             name: name.to_owned(),
@@ -261,7 +269,7 @@ impl Walk {
             scope,
             limits,
             target_timeout_ms: if target == 0 { TARGET_DEFAULT_MS } else { target },
-            total_ms: if total == 0 { TOTAL_CEILING_MS } else { total },
+            total_ms: total.min(inherited),
             patience,
             request,
             frames: Vec::new(),
@@ -299,17 +307,17 @@ impl Walk {
         &self.request
     }
 
-    /// Dispatches so far.
+    /// Dispatches so far, those of the other calls of a composed request included.
     #[must_use]
-    pub const fn attempts(&self) -> u32 {
-        self.dispatched
+    pub fn attempts(&self) -> u32 {
+        self.request.inner.as_ref().map_or(self.dispatched, |inner| inner.budget.dispatched())
     }
 
     /// The combo that was asked for, by position in the snapshot.
     #[must_use]
     pub const fn combo(&self) -> Option<usize> {
         match self.root {
-            Root::Combo(index) => Some(index),
+            Root::Combo(index) | Root::Part(index, _) => Some(index),
             Root::Direct(_) => None,
         }
     }
@@ -359,6 +367,9 @@ impl Walk {
         self.record(&running, failure, quota);
         if !is_dead_credential(verdict) {
             self.counted += 1;
+            if let Some(inner) = &self.request.inner {
+                inner.budget.fail();
+            }
         }
         self.exhaustion.add(&running.leaf, &running.connection, verdict, failure.status);
         if !quota {

@@ -8,6 +8,7 @@ use super::super::filter::{Barrier, Fit, WindowRules, fit};
 use super::super::live::{Exclusion, ExclusionReason, Live};
 use super::super::order::{Ordering, connection_barrier};
 use super::super::random::Random;
+use super::super::resolve::Part;
 use super::super::strategies::{Event, EventKind};
 use super::super::topology::{ConnectionNode, Leaf, Router, UnitKind};
 use super::finish::excluded_entry;
@@ -29,14 +30,16 @@ impl Walk {
         self.slotless.clear();
         self.last = None;
         match self.root.clone() {
-            Root::Direct(leaf) => {
+            Root::Direct(leaf) | Root::Part(_, Part::Model(leaf)) => {
                 let identity = leaf.label.clone();
-                match self.scope.barrier(&leaf, &self.request).filter(|b| b.reason == ExclusionReason::DialectNotSpoken) {
+                // Named as it is, it is asked as it is, whatever it is known to be able to do.
+                let counts = |b: &Barrier| matches!(b.reason, ExclusionReason::DialectNotSpoken | ExclusionReason::KeyPolicy);
+                match self.scope.barrier(&leaf, &self.request).filter(counts) {
                     Some(barrier) => self.bar(&leaf, &identity, barrier),
                     None => self.enter_leaf(&leaf, identity, None, live, now, rng),
                 }
             }
-            Root::Combo(index) => self.enter_combo(index, live, now, rng),
+            Root::Combo(index) | Root::Part(index, Part::Entry(_)) => self.enter_combo(index, live, now, rng),
         }
     }
 
@@ -97,11 +100,15 @@ impl Walk {
     }
 
     pub(super) fn dispatch(&mut self, running: Running, hop: Hop, delay_ms: u64, ignores_rest: bool, now: EpochMs) -> Option<Step> {
-        if self.counted >= self.max_attempts() {
+        let spent = self.counted > 0 && self.request.inner.as_ref().is_some_and(|inner| inner.budget.is_spent());
+        if self.counted >= self.max_attempts() || spent {
             self.ending = Some(Why::MaxAttempts);
             return None;
         }
         self.dispatched += 1;
+        if let Some(inner) = &self.request.inner {
+            inner.budget.dispatch();
+        }
         self.order.push(running.leaf.label.clone());
         match self.counts.iter_mut().find(|(c, m, _)| *c == running.connection.index && *m == running.leaf.model) {
             Some((.., count)) => *count += 1,
@@ -110,6 +117,8 @@ impl Walk {
         running.leaf.provider.accounts.dispatched(&running.connection, now);
         let starts = now.plus(delay_ms);
         let deadline = starts.plus(self.target_timeout_ms).min(self.request.received.plus(self.total_ms)).max(starts.plus(1));
+        // A model that a combo names beside its targets is asked under that combo's rules.
+        let combo = running.combo.or_else(|| self.combo());
         let step = Dispatch {
             target: running.identity.clone(),
             label: running.leaf.label.clone(),
@@ -123,7 +132,7 @@ impl Walk {
             deadline,
             ignores_rest,
             emergency: running.emergency,
-            combo: running.combo,
+            combo,
         };
         self.running = Some(running);
         Some(Step::Dispatch(Box::new(step)))
@@ -187,6 +196,13 @@ impl Walk {
         let rules = rules.and(&definition.context);
         let ordering = Ordering { router: &router, request: &self.request, scope: self.scope, rules, live, now };
         let mut ordered = ordering.order(node, definition, rng);
+        if let Root::Part(_, Part::Entry(entry)) = self.root
+            && self.frames.is_empty()
+        {
+            let called = node.units.get(entry).map(|unit| unit.name.clone());
+            ordered.places.retain(|place| place.unit == entry);
+            ordered.barred.retain(|(leaf, _)| called.as_ref() == Some(&leaf.name));
+        }
         for (leaf, barrier) in std::mem::take(&mut ordered.barred) {
             let identity: Arc<str> = format!("{path}{}", leaf.name).into();
             self.bar(&leaf, &identity, barrier);
@@ -213,7 +229,7 @@ impl Walk {
         now: EpochMs,
         rng: &mut dyn Random,
     ) {
-        if matches!(self.root, Root::Combo(_)) && fit(leaf.window, &self.request.needs) == Fit::TooLarge {
+        if !matches!(self.root, Root::Direct(_)) && fit(leaf.window, &self.request.needs) == Fit::TooLarge {
             let detail = format!("a context window of {} is too small", leaf.window.unwrap_or(0));
             self.bar(leaf, &identity, Barrier { reason: ExclusionReason::ContextWindow, detail });
             return;
