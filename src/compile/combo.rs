@@ -128,6 +128,10 @@ fn one(
             prompt: target.prompt.clone(),
         });
     }
+    // A step that is missing would be skipped in silence, and its successor would work on something else.
+    if spec.strategy == api::combo::Strategy::Pipeline && targets.len() < spec.targets.len() {
+        return None;
+    }
     not_there_yet(name, spec, findings);
     super::composed::check(name, spec, index, snapshot, findings)?;
     let ms = |d: &api::Duration| d.ms().unwrap_or(0);
@@ -257,7 +261,7 @@ fn drop_dead_references(snapshot: &mut Snapshot, findings: &mut Vec<Finding>) {
     loop {
         let alive: BTreeSet<String> = snapshot.combos.iter().map(|c| c.name.clone()).collect();
         for combo in &mut snapshot.combos {
-            let name = combo.name.clone();
+            let (name, before) = (combo.name.clone(), combo.targets.len());
             combo.targets.retain(|t| match &t.kind {
                 TargetKind::Combo { combo } if !alive.contains(combo) => {
                     let message = format!("Combo `{combo}` cannot be used: see its conditions");
@@ -266,6 +270,10 @@ fn drop_dead_references(snapshot: &mut Snapshot, findings: &mut Vec<Finding>) {
                 }
                 _ => true,
             });
+            // Steps are not alternatives: a pipeline serves with all of them or not at all.
+            if combo.strategy == Strategy::Pipeline && combo.targets.len() < before {
+                combo.targets.clear();
+            }
         }
         let before = snapshot.combos.len();
         snapshot.combos.retain(|c| !c.targets.is_empty());

@@ -21,7 +21,7 @@ use super::lane;
 use super::leases;
 use super::limits::Gated;
 use super::metrics::{Metrics, Origin};
-use super::pipeline::{Context, Elsewhere, Shared};
+use super::pipeline::{Context, Elsewhere, Purpose, Shared};
 use super::queue::Pass;
 use super::relay;
 use super::upstream::{Call, Collected, SendError, UpstreamBody, collect, decode, headers};
@@ -35,8 +35,6 @@ use crate::snapshot::{Combo, Provider};
 
 /// Longest error body that is read and passed on.
 const MAX_ERROR_BODY: usize = 256 * 1024;
-/// Longest answer that is held and checked before it is passed on; longer ones go unchecked (decisions 9.14).
-const MAX_CHECKED_BODY: usize = 8 * 1024 * 1024;
 /// Without a deadline of the provider's own for the start of an answer that is not streamed.
 const RESPONSE_START: Duration = Duration::from_secs(600);
 
@@ -323,8 +321,9 @@ impl Running<'_> {
 
     async fn whole(&self, permit: Permit, response: Response<UpstreamBody>, elsewhere: &mut Elsewhere) -> Outcome {
         let (parts, body) = response.into_parts();
+        let most = self.context.purpose.most_held();
         let buffers = self.context.shared.gateway().buffers();
-        let (bytes, room) = match elsewhere.during(collect(body, MAX_CHECKED_BODY, self.idle(), buffers)).await {
+        let (bytes, room) = match elsewhere.during(collect(body, most, self.idle(), buffers)).await {
             Ok(Collected::Whole { bytes, room }) => (bytes, room),
             Ok(Collected::TooLarge { prefix, rest }) => {
                 let body = Body::stream(Chained::new(prefix, rest, self.idle(), self.ends()));
@@ -335,7 +334,7 @@ impl Running<'_> {
                 return self.fail(permit, evidence, error.message, None);
             }
         };
-        let decoded = match decode(&parts.headers, &bytes, MAX_CHECKED_BODY) {
+        let decoded = match decode(&parts.headers, &bytes, most) {
             Ok(decoded) => decoded,
             Err(error) => return self.unusable(permit, parts.status, error.to_string()),
         };
@@ -366,7 +365,11 @@ impl Running<'_> {
     fn validation(&self) -> &ValidateResponse {
         static NONE: ValidateResponse =
             ValidateResponse { min_content_length: 0, forbidden: Vec::new(), required: Vec::new(), json: Vec::new() };
-        let combo = self.dispatch.combo.and_then(|index| self.context.shared.loaded.snapshot.combos.get(index));
+        let combo = self
+            .dispatch
+            .combo
+            .filter(|combo| self.context.purpose != Purpose::Step(*combo))
+            .and_then(|index| self.context.shared.loaded.snapshot.combos.get(index));
         combo.map_or(&NONE, |combo| &combo.validate_response)
     }
 
@@ -461,7 +464,7 @@ fn shown(verdict: &Verdict, message: &str) -> String {
 }
 
 /// The message of an error body, for summaries and logs: the field that holds one, else the start of the text.
-fn excerpt(body: &[u8]) -> String {
+pub(super) fn excerpt(body: &[u8]) -> String {
     #[derive(serde::Deserialize)]
     struct Shape<'a> {
         #[serde(borrow)]

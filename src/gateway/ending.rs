@@ -120,6 +120,13 @@ pub(super) fn local(status: u16, code: &str, message: &str, until: Option<EpochM
     }
 }
 
+/// Says how many attempts all calls of a composed request took, where the answer names those of one.
+pub(super) fn count_attempts(response: &mut Response<Body>, attempts: u32) {
+    let given = response.headers().get(DECISION).and_then(|value| value.to_str().ok());
+    let whole = given.and_then(|decision| decision.rsplit_once("attempts=")).map(|(before, _)| format!("{before}attempts={attempts}"));
+    add(response, DECISION, whole.as_deref());
+}
+
 /// The headers of routing spec 6.4.
 fn diagnostics(response: &mut Response<Body>, answer: &Answer, now: EpochMs) {
     if answer.terminal_reason.is_empty() {

@@ -186,6 +186,10 @@ impl Engine {
 
     /// The gateway's own share of the time until the answer, and the counts of the combo.
     fn account_for(&self, good: bool) {
+        // Of a composed request the whole is accounted for, not each call.
+        if self.walk.request().inner.is_some() {
+            return;
+        }
         let own = self.times.started.elapsed().saturating_sub(self.times.elsewhere.0);
         self.context.shared.gateway().metrics().overhead(own.as_secs_f64());
         if let Some(stats) = self.walk.combo().and_then(|combo| self.context.shared.loaded.combo_stats.get(combo)) {

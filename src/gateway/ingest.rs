@@ -174,7 +174,8 @@ fn too_slow() -> Refusal {
     Refusal::new(408, "request_timeout", "the request's body came too slowly").close()
 }
 
-fn full() -> Refusal {
+/// The refusal of a body for which there is no room.
+pub(super) fn full() -> Refusal {
     Refusal::new(503, "admission_queue_full", "the gateway holds as many request bodies as its memory limit allows").retry_after(1).close()
 }
 

@@ -7,6 +7,7 @@ mod attempt;
 pub mod auth;
 pub mod body;
 pub mod clock;
+mod compose;
 pub mod config;
 mod ending;
 mod engine;

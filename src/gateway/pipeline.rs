@@ -17,7 +17,7 @@ use super::ingest::Held;
 use super::leases::Managed;
 use super::service::{Answered, Worker};
 use super::sessions::{Session, response_key};
-use super::{Gateway, clock, ending, leases};
+use super::{Gateway, clock, compose, ending, leases};
 use crate::api::time::EpochMs;
 use crate::protocol::Endpoint;
 use crate::protocol::scan::{RequestHead, ScanError, scan_request};
@@ -81,6 +81,30 @@ pub(super) struct Context {
     pub head: RequestHead,
     /// The body.
     pub body: Bytes,
+    /// What the answer is for.
+    pub purpose: Purpose,
+}
+
+/// What the answer to a call is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Purpose {
+    /// It goes to the client.
+    Answer,
+    /// It is read here, by the checks of its combo.
+    Voice,
+    /// It is read here; the checks of this combo are for the answer to the client.
+    Step(usize),
+}
+
+impl Purpose {
+    /// Longest answer that is held as a whole. What goes to the client is checked up to that and passed on beyond it unchecked (decisions 9.14);
+    /// what is read here and longer is of no use.
+    pub const fn most_held(self) -> usize {
+        match self {
+            Self::Answer => 8 * 1024 * 1024,
+            Self::Voice | Self::Step(_) => 2 * 1024 * 1024,
+        }
+    }
 }
 
 /// Time of a request that the gateway does not account for: clients, providers, queues, timers.
@@ -135,14 +159,16 @@ pub(super) async fn run(
     if let Some(lease) = &shared.lease {
         request.only_connection = Some(leases::bind(&shared, lease, &resolved, &request, &head.model)?);
     }
-    let context = Context { shared: Arc::new(shared), headers: parts.headers, head, body: held.bytes };
-    let engine = Engine::new(context, &resolved, request, times)?;
+    let context = Context { shared: Arc::new(shared), headers: parts.headers, head, body: held.bytes, purpose: Purpose::Answer };
     // Held for replays until the answer begins; an answer that streams needs none of it.
     let _buffered = held.buffered;
-    Ok(engine.run().await)
+    match compose::composed(&context.shared, &resolved, &request) {
+        Some(combo) => Ok(compose::run(context, combo, request, times).await),
+        None => Ok(Engine::new(context, &resolved, request, times)?.run().await),
+    }
 }
 
-fn unreadable(error: &ScanError) -> Refusal {
+pub(super) fn unreadable(error: &ScanError) -> Refusal {
     let refusal = Refusal::new(400, error.code(), error.to_string()).hopeless();
     match error.param() {
         Some(param) => refusal.param(param),
@@ -150,7 +176,7 @@ fn unreadable(error: &ScanError) -> Refusal {
     }
 }
 
-const fn needs(head: &RequestHead) -> Needs {
+pub(super) const fn needs(head: &RequestHead) -> Needs {
     Needs {
         tools: head.tools > 0,
         vision: head.images,

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod bugs;
+mod compose;
 mod failover;
 mod input;
 mod lane;

@@ -46,6 +46,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "RC-274", "RC-277", "RC-279",
         ],
     ),
+    ("composed requests: tests/gateway/compose.rs", &["RC-136", "RC-139", "RC-140", "RC-142", "RC-144", "RC-145", "RC-147"]),
     (
         "edge: leases",
         &[
@@ -80,7 +81,6 @@ const DEPARTS: &[(&str, &[&str])] = &[
     ("quotas are learned from answers, never fetched; bounds are in the schema", &["RC-106", "RC-107", "RC-114", "RC-115"]),
     ("no task fitness tables (decisions 4.11: no task-aware order)", &["RC-097", "RC-098"]),
 ];
-
 
 #[test]
 fn every_case() {

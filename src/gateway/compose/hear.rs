@@ -1,0 +1,120 @@
+//! What comes back from a call that is read here: its text, or why it is of no use.
+
+use bytes::{Bytes, BytesMut};
+use http::Response;
+use http_body_util::BodyExt;
+
+use super::super::admission::{Buffered, Buffers};
+use super::super::attempt::excerpt;
+use super::super::body::Body;
+use super::super::metrics::Origin;
+use super::super::service::Answered;
+use crate::protocol::Dialect;
+use crate::protocol::conversation::{NoText, answer_text};
+use crate::protocol::quality::QualityFailure;
+use crate::routing::redact;
+
+/// A good answer, held as a whole.
+#[derive(Debug)]
+pub(super) struct Voice {
+    /// What it says.
+    pub text: String,
+    /// As the provider gave it.
+    pub response: Response<Bytes>,
+    pub origin: Origin,
+    pub held: Buffered,
+}
+
+/// An answer that is of no use.
+#[derive(Debug)]
+pub(super) enum Useless {
+    /// The call failed.
+    Refused {
+        /// The answer that a client would have got.
+        response: Response<Bytes>,
+        origin: Origin,
+    },
+    /// It succeeded, and nothing can be done with what it said.
+    Unusable(&'static str),
+}
+
+impl Useless {
+    /// The reason in one word, as it stands in `model=reason` (routing spec 4.19).
+    pub fn reason(&self) -> String {
+        let Self::Refused { response, .. } = self else { return self.word().to_owned() };
+        // An answer without content is retried and failed over like a 502: the word for it is lost on the way, its message is not.
+        let said = excerpt(response.body());
+        let says = |failure: QualityFailure| said.contains(&failure.to_string());
+        if says(QualityFailure::NoContent) || says(QualityFailure::OnlyReasoning) || says(QualityFailure::EmptyBody) {
+            return NoText::Empty.to_string();
+        }
+        if said.contains(NOT_JSON) {
+            return NoText::Unparseable.to_string();
+        }
+        format!("status_{}", response.status().as_u16())
+    }
+
+    /// The same for people.
+    pub fn message(&self) -> String {
+        match self {
+            Self::Refused { response, .. } => redact(&excerpt(response.body())),
+            Self::Unusable(word) => format!("its answer cannot be used: {word}"),
+        }
+    }
+
+    const fn word(&self) -> &'static str {
+        match self {
+            Self::Refused { .. } => "refused",
+            Self::Unusable(word) => word,
+        }
+    }
+}
+
+/// How [`QualityFailure::NotJson`] begins.
+const NOT_JSON: &str = "the answer is not valid JSON";
+
+/// `error.code` of an answer.
+pub(super) fn code_of(body: &[u8]) -> String {
+    let value: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+    let error = value.get("error");
+    let code = error.and_then(|error| error.get("code").or_else(|| error.get("details")?.get("error_code")));
+    code.and_then(serde_json::Value::as_str).unwrap_or_default().to_owned()
+}
+
+/// Reads an answer up to `most` bytes.
+pub(super) async fn hear(answered: Answered, dialect: Dialect, most: usize, buffers: &Buffers) -> Result<Voice, Useless> {
+    let Answered { response, origin, .. } = answered;
+    let (parts, body) = response.into_parts();
+    let (body, held) = read(body, most, buffers).await.map_err(Useless::Unusable)?;
+    let good = parts.status.is_success();
+    let response = Response::from_parts(parts, body);
+    if !good {
+        return Err(Useless::Refused { response, origin });
+    }
+    match answer_text(dialect, response.body()) {
+        Ok(text) => Ok(Voice { text, response, origin, held }),
+        Err(NoText::Empty) => Err(Useless::Unusable("empty_content")),
+        Err(NoText::Unparseable) => Err(Useless::Unusable("unparseable")),
+    }
+}
+
+async fn read(mut body: Body, most: usize, buffers: &Buffers) -> Result<(Bytes, Buffered), &'static str> {
+    let mut held = buffers.reserve(0).ok_or("no_room")?;
+    let (mut first, mut all) = (Bytes::new(), BytesMut::new());
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(|_| "threw")?.into_data() else { continue };
+        if first.len().max(all.len()) + data.len() > most {
+            return Err("too_large");
+        }
+        held.absorb(buffers.reserve(data.len() as u64).ok_or("no_room")?);
+        if first.is_empty() && all.is_empty() {
+            first = data;
+        } else {
+            if all.is_empty() {
+                all.extend_from_slice(&first);
+            }
+            all.extend_from_slice(&data);
+        }
+    }
+    Ok((if all.is_empty() { first } else { all.freeze() }, held))
+}
