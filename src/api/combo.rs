@@ -118,10 +118,10 @@ pub struct ComboSpec {
     #[serde(default = "three")]
     #[schemars(range(min = 1, max = 10))]
     pub max_combo_depth: i32,
-    /// ContextRelay: share of an account's quota that must be used before a summary of the conversation is made for the next account.
+    /// ContextRelay: share of an account's quota in percent that must be used before a summary of the conversation is made for the next account.
     #[serde(default = "mostly_used")]
-    #[schemars(range(min = 0.5, max = 0.94))]
-    pub handoff_threshold: f64,
+    #[schemars(range(min = 50, max = 94))]
+    pub handoff_threshold_percent: i32,
     /// ContextRelay: the model that writes the summary. Without it: the model that served the conversation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handoff_model: Option<ModelRef>,
@@ -159,8 +159,8 @@ const fn queue_depth() -> i32 {
 const fn thirty() -> i32 {
     30
 }
-const fn mostly_used() -> f64 {
-    0.85
+const fn mostly_used() -> i32 {
+    85
 }
 fn codex() -> Vec<String> {
     vec!["codex".to_owned()]
@@ -207,7 +207,7 @@ impl Default for ComboSpec {
             reset_window_tie_band: minute(),
             quota_weighted_floor_percent: one(),
             max_combo_depth: three(),
-            handoff_threshold: mostly_used(),
+            handoff_threshold_percent: mostly_used(),
             handoff_model: None,
             handoff_providers: codex(),
             max_messages_for_summary: thirty(),

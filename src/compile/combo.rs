@@ -373,7 +373,7 @@ fn options(spec: &api::ComboSpec) -> StrategyOptions {
         reset_window_tie_band_ms: ms(&spec.reset_window_tie_band),
         max_depth: unsigned(spec.max_combo_depth),
         handoff: (spec.strategy == api::combo::Strategy::ContextRelay).then(|| Handoff {
-            threshold: spec.handoff_threshold,
+            threshold_percent: unsigned(spec.handoff_threshold_percent),
             model: spec.handoff_model.as_ref().map(|m| (m.provider.clone(), m.model.clone())),
             providers: spec.handoff_providers.clone(),
             max_messages: unsigned(spec.max_messages_for_summary),

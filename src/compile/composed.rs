@@ -21,6 +21,8 @@ pub(super) fn check(name: &str, spec: &api::ComboSpec, index: &Index<'_>, snapsh
         }
     }
     if spec.strategy == Strategy::ContextRelay {
+        let message = "strategy `ContextRelay` is not there yet: use `Priority`, which has the same order";
+        findings.push(Finding::new((KIND, name), "spec.strategy", "NotImplemented", Severity::Error, message));
         if let Some(model) = &spec.handoff_model {
             known_model((name, "spec.handoffModel"), (&model.provider, &model.model), index, snapshot, findings)?;
         }

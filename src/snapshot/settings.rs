@@ -528,8 +528,8 @@ impl Default for Fusion {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Handoff {
-    /// Share of a quota that must be used before a summary is made, 0–1.
-    pub threshold: f64,
+    /// Share of a quota in percent that must be used before a summary is made.
+    pub threshold_percent: u32,
     /// `(provider, model)` that writes the summary; `None` = the model that served.
     pub model: Option<(String, String)>,
     /// Names or presets of the providers whose accounts hand over.
