@@ -47,36 +47,66 @@ fn every_promise_has_its_proof() {
     assert!(promises > 10);
 }
 
-#[test]
-fn every_link_leads_somewhere() {
-    let mut documents = vec!["README.md".to_owned(), "CONTRIBUTING.md".to_owned()];
-    for entry in std::fs::read_dir(root().join("docs")).expect("docs") {
-        let name = entry.expect("entry").file_name().to_string_lossy().into_owned();
-        if name.ends_with(".md") {
-            documents.push(format!("docs/{name}"));
-        }
-    }
-    for document in documents {
-        let folder = Path::new(&document).parent().expect("folder").to_owned();
-        for link in file(&document).split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            if !link.starts_with("http") {
-                let target = root().join(&folder).join(link.split('#').next().unwrap_or(link));
-                assert!(target.exists(), "{document} links to {link}");
+/// Every page for people, as paths from the checkout.
+fn pages() -> Vec<String> {
+    fn walk(folder: &str, pages: &mut Vec<String>) {
+        for entry in std::fs::read_dir(root().join(folder)).expect("docs") {
+            let path = format!("{folder}/{}", entry.expect("entry").file_name().to_string_lossy());
+            if root().join(&path).is_dir() {
+                walk(&path, pages);
+            } else if path.ends_with(".md") {
+                pages.push(path);
             }
         }
     }
+    let mut pages =
+        ["README.md", "CONTRIBUTING.md", "charts/omniroute-operator/README.md", "e2e/cluster/README.md"].map(str::to_owned).to_vec();
+    walk("docs", &mut pages);
+    pages
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let pages = pages();
+    assert!(pages.len() > 25);
+    let mut links = 0;
+    for page in &pages {
+        let folder = Path::new(page).parent().expect("folder").to_owned();
+        for link in file(page).split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if !link.starts_with("http") {
+                let target = root().join(&folder).join(link.split('#').next().unwrap_or(link));
+                assert!(target.exists(), "{page} links to {link}");
+                links += 1;
+            }
+        }
+    }
+    assert!(links > 20);
+}
+
+#[test]
+fn every_page_is_reached_from_the_readme() {
+    let pages = pages();
+    let readme = file("README.md");
+    // A link to a folder leads to what lies in it.
+    let linked = |page: &String| {
+        let folder = Path::new(page).parent().expect("folder").to_string_lossy().into_owned();
+        [page.as_str(), folder.as_str()].iter().any(|target| !target.is_empty() && readme.contains(&format!("]({target})")))
+    };
+    let lost: Vec<&String> = pages.iter().filter(|page| page.starts_with("docs/") && !linked(page)).collect();
+    assert!(lost.is_empty(), "no link in the README leads to {lost:?}");
 }
 
 #[test]
 fn files_named_in_commands_exist() {
-    let readme = file("README.md");
-    let blocks = readme.split("```").skip(1).step_by(2);
     let mut named = 0;
-    for word in blocks.flat_map(str::split_whitespace) {
-        if ["scripts/", "config/", "charts/"].iter().any(|folder| word.starts_with(folder)) {
-            assert!(root().join(word).exists(), "{word}");
-            named += 1;
+    for page in pages() {
+        let text = file(&page);
+        for word in text.split("```").skip(1).step_by(2).flat_map(str::split_whitespace) {
+            if ["scripts/", "config/", "charts/", "e2e/"].iter().any(|folder| word.starts_with(folder)) {
+                assert!(root().join(word.trim_end_matches([',', ';'])).exists(), "{page}: {word}");
+                named += 1;
+            }
         }
     }
-    assert!(named > 3);
+    assert!(named > 10);
 }

@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 #[test]
 fn reference_pages_are_current() {
     for (name, page) in [
+        ("conditions.md", omniroute::api::schema::reference::conditions_page()),
         ("environment.md", omniroute::compile::reference::environment_page()),
         ("metrics.md", metrics_page()),
         ("presets.md", omniroute::compile::reference::presets_page()),
@@ -20,6 +21,52 @@ fn reference_pages_are_current() {
             std::fs::write(&path, &page).unwrap();
         }
         assert_eq!(std::fs::read_to_string(&path).unwrap_or_default(), page, "{name} is stale: run UPDATE=1 cargo test --test reference");
+    }
+}
+
+/// Reasons that come as text from findings and from failed calls are among those of the page. (The end-to-end suite checks every status that it sees.)
+#[test]
+fn every_reason_is_on_the_page() {
+    use kube::core::Status;
+    use omniroute::api::conditions::ReadyReason;
+    use omniroute::operator::error::{Error, Retry};
+
+    let known: Vec<&str> = ReadyReason::ALL.iter().map(|(reason, _)| reason.as_str()).collect();
+    let mut findings = 0;
+    for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/compile")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "json") {
+            let compiled: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+            // Warnings leave Ready true.
+            let wrong = compiled["findings"].as_array().into_iter().flatten().filter(|finding| finding["severity"] != "Warning");
+            for finding in wrong {
+                let reason = finding["reason"].as_str().unwrap();
+                assert!(known.contains(&reason), "{}: {reason}", path.display());
+                findings += 1;
+            }
+        }
+    }
+    assert!(findings > 10, "only {findings} findings");
+
+    let api = |code: u16, reason: &str| Error::api("applying", kube::Error::Api(Status::failure("no", reason).with_code(code).boxed()));
+    let encode = serde_json::from_str::<u8>("no").unwrap_err();
+    let failures = [
+        api(400, "BadRequest"),
+        api(401, "Unauthorized"),
+        api(403, "Forbidden"),
+        api(405, "MethodNotAllowed"),
+        api(422, "Invalid"),
+        api(429, "TooManyRequests"),
+        api(500, "InternalError"),
+        api(503, "ServiceUnavailable"),
+        Error::NameConflict { kind: "Role".into(), name: "x".into(), settings: "y".into() },
+        Error::Predecessor { kind: "Role".into(), name: "x".into(), settings: "y".into() },
+        Error::Encode { what: "x".into(), source: encode },
+        Error::Random { what: "a token", message: "no".into() },
+    ];
+    for failure in failures {
+        assert!(failure.retry() != Retry::Soon, "{failure} is told to nobody");
+        assert!(known.contains(&failure.reason()), "{failure}: {}", failure.reason());
     }
 }
 

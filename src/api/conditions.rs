@@ -104,9 +104,9 @@ reasons! {
     ReadyReason {
         /// Accepted, resolved and running.
         Accepted,
-        /// Being worked on.
+        /// Being worked on, or not running in every gateway pod yet.
         Progressing,
-        /// The object contradicts itself.
+        /// The object contradicts itself, or cannot be read; the message names the field.
         InvalidSpec,
         /// The Provider that it names does not exist.
         ProviderNotFound,
@@ -126,14 +126,26 @@ reasons! {
         CycleDetected,
         /// Another, older object of the same purpose is in force.
         Conflict,
-        /// An object with a name that the operator needs belongs to somebody else.
+        /// An object with a name that the operator needs belongs to somebody else; rename or delete it.
         NameConflict,
         /// The namespace has no ResilienceSettings.
         NoGateway,
-        /// A field whose feature does not exist yet.
+        /// A field whose feature does not exist yet; leave it out.
         NotImplemented,
-        /// The rule can never fire.
+        /// The rule can never fire; the message says what stands before it.
         NeverMatches,
+        /// The configuration of the namespace does not fit into a Secret; the last good one stays in force. Split the namespace.
+        SnapshotTooLarge,
+        /// The operator lacks a right over an object of the gateway; compare its role with `config/rbac`.
+        Forbidden,
+        /// The API server or an admission policy refuses an object of the gateway; the message quotes it.
+        Rejected,
+        /// The API server failed at an object of the gateway; it is tried again.
+        ApiError,
+        /// An object of the gateway could not be written as JSON, which is a defect.
+        EncodeFailed,
+        /// The operator's node gave no random bytes for a token.
+        RandomFailed,
     }
 }
 

@@ -33,15 +33,31 @@ pub fn page(definitions: &[Definition]) -> String {
         collect_rules(&schema["properties"]["spec"], "spec", &mut rules);
         out.push_str(&format!("\n### Rules of {}\n\n{rules}", definition.kind));
     }
-    out.push_str("\n## Conditions\n");
-    reasons("Ready", ReadyReason::ALL.iter().map(|(r, d)| (r.as_str(), *d)), &mut out);
-    reasons("Programmed", ProgrammedReason::ALL.iter().map(|(r, d)| (r.as_str(), *d)), &mut out);
-    reasons("Available", AvailableReason::ALL.iter().map(|(r, d)| (r.as_str(), *d)), &mut out);
     out
 }
 
-fn reasons<'a>(condition: &str, rows: impl Iterator<Item = (&'a str, &'a str)>, out: &mut String) {
-    out.push_str(&format!("\n### Reasons of `{condition}`\n\n| Reason | Meaning |\n|---|---|\n"));
+/// The page about conditions and their reasons as Markdown.
+#[must_use]
+pub fn conditions_page() -> String {
+    let mut out = String::from(
+        "# Conditions\n\n<!-- Made from the code; run `UPDATE=1 cargo test --test reference` after a change. -->\n\n\
+         Every object has `Ready`, `Programmed` and `Available`. `Reconciling` and `Stalled` are there only while they are true and carry the\n\
+         reason of `Ready`: the first means that waiting helps, the second that a person has to act. `observedGeneration` says which version of\n\
+         the spec a status is about, and `lastTransitionTime` moves only when `status` does.\n\n\
+         A reference that does not resolve is `Reconciling` for a minute, because the order in which objects are applied does not matter, and\n\
+         `Stalled` after it. What is wrong within one object is `Stalled` at once. An outage of a vendor never touches `Ready`.\n",
+    );
+    let ready = "Accepted, references resolved, running in every ready gateway pod.";
+    reasons("Ready", ready, ReadyReason::ALL.iter().map(|(r, d)| (r.as_str(), *d)), &mut out);
+    let programmed = "Part of the configuration that every ready gateway pod runs; the message counts them.";
+    reasons("Programmed", programmed, ProgrammedReason::ALL.iter().map(|(r, d)| (r.as_str(), *d)), &mut out);
+    let available = "Can serve right now. False comes with the reason of what stands in the way, and a deadline where there is one.";
+    reasons("Available", available, AvailableReason::ALL.iter().map(|(r, d)| (r.as_str(), *d)), &mut out);
+    out
+}
+
+fn reasons<'a>(condition: &str, meaning: &str, rows: impl Iterator<Item = (&'a str, &'a str)>, out: &mut String) {
+    out.push_str(&format!("\n## {condition}\n\n{meaning}\n\n| reason | meaning |\n|---|---|\n"));
     for (reason, description) in rows {
         out.push_str(&format!("| `{reason}` | {} |\n", description.trim()));
     }
