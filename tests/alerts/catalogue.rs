@@ -11,7 +11,6 @@ pub const SCRAPED: [&str; 4] = ["namespace", "pod", "job", "instance"];
 
 /// Known series and their labels.
 pub struct Catalogue {
-    metrics: Vec<Metric>,
     series: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -24,18 +23,13 @@ impl Catalogue {
             let labels: BTreeSet<String> = metric.series_labels().into_iter().chain(SCRAPED).map(str::to_owned).collect();
             series.extend(metric.series().into_iter().map(|name| (name, labels.clone())));
         }
-        let mut catalogue = Self { metrics, series };
+        let mut catalogue = Self { series };
         for rule in super::rules().iter().filter(|rule| rule.get("record").is_some()) {
             // A recorded series has the labels by which it was summed.
             let grouping = needs(text(rule, "/expr")).grouping;
             catalogue.series.insert(text(rule, "/record").to_owned(), grouping);
         }
         catalogue
-    }
-
-    /// Every metric of the product.
-    pub fn metrics(&self) -> impl Iterator<Item = &Metric> {
-        self.metrics.iter()
     }
 
     /// Labels of a series.
