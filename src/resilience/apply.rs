@@ -112,7 +112,12 @@ impl Ledger {
             let (ended, shown) = connection.update(now, |record| {
                 let mut effects = Vec::new();
                 let cleared = permit.began == connection.sequence() && clear_errors(record, &connection, now, &mut effects);
+                if cleared {
+                    record.ended.by_success(permit.started);
+                }
                 if let Some(model) = model {
+                    let touched = record.locks.of_model(model, &config.families, permit.began);
+                    record.ended.single_locks(touched, permit.started);
                     let locks = record.locks.success(model, &config.families, permit.began, now);
                     effects.extend(locks.iter().map(|key| lockout_ended(&connection, key, Cause::Success)));
                 }
@@ -183,11 +188,13 @@ fn provider_success(provider: &Arc<ProviderCell>, probe: Option<ProbeToken>, beg
         record.breaker.success(now, origin, &config.breaker);
         let after = record.breaker.state(now, &config.breaker);
         if before.state != after.state && after.state == BreakerPhase::Closed {
+            record.breaker_ended_ms = now.0;
             effects.push(Effect::BreakerClosed { provider: Arc::clone(provider.name()), by: Cause::Success });
         }
         let rests = record.window.until(now, &config.window).is_some();
         if !rests || began >= record.gated_by {
             record.window.success();
+            record.window_ended_ms = now.0;
             if rests {
                 effects.push(Effect::ProviderCooldownEnded { provider: Arc::clone(provider.name()), by: Cause::Success });
             }

@@ -243,10 +243,10 @@ impl Breaker {
         }
     }
 
-    /// A breaker as a checkpoint remembers it.
-    #[must_use]
-    pub fn from_memory(memory: &BreakerMemory) -> Self {
-        Self {
+    /// Takes over what a checkpoint, or a replica, remembers; probes of before mean nothing any more.
+    pub fn restore(&mut self, memory: &BreakerMemory) {
+        *self = Self {
+            generation: self.generation.wrapping_add(1),
             phase: memory.phase,
             failures: memory.failures,
             last_failure: EpochMs(memory.last_failure_ms),
@@ -254,7 +254,7 @@ impl Breaker {
             opened: EpochMs(memory.opened_ms),
             open_cycles: memory.open_cycles,
             ..Self::default()
-        }
+        };
     }
 
     /// Lets time act: open window, lost probes, quiet window.

@@ -9,6 +9,7 @@ use arc_swap::ArcSwap;
 use super::breaker::{Breaker, Origin, ProbeToken};
 use super::claude_lane::ClaudeLane;
 use super::cooldown::Cooldown;
+use super::ended::Ended;
 use super::lockout::Lockouts;
 use super::rotation::RotationWindows;
 use super::terminal::{Strikes, TerminalState};
@@ -52,6 +53,10 @@ pub(super) struct ProviderRecord {
     pub opened_by: u64,
     /// Sequence of the failure that made the window gate rest.
     pub gated_by: u64,
+    /// Openings of the breaker from before are over, milliseconds since the epoch.
+    pub breaker_ended_ms: i64,
+    /// Failures in the window from before are over, milliseconds since the epoch.
+    pub window_ended_ms: i64,
 }
 
 /// The live state of one provider.
@@ -189,6 +194,7 @@ pub(super) struct ConnectionRecord {
     pub locks: Lockouts,
     pub gate: ConnectionGate,
     pub rotation: RotationWindows,
+    pub ended: Ended,
     pub last_status: Option<u16>,
     pub last_reason: Option<Reason>,
 }

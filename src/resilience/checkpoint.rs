@@ -6,14 +6,16 @@ use std::sync::atomic::Ordering;
 
 use serde::{Deserialize, Serialize};
 
-use super::breaker::{Breaker, BreakerMemory};
-use super::cell::{ConnectionCell, ConnectionRecord, ProviderCell, lock};
+use super::breaker::BreakerMemory;
+use super::cell::{ConnectionCell, ConnectionRecord, ProviderCell, ProviderRecord, lock};
 use super::commands::{AppliedCommand, AppliedCommands};
 use super::cooldown::CooldownMemory;
+use super::ended::{self, Ended, never};
 use super::ledger::Ledger;
 use super::lockout::{Lock, LockKey};
 use super::terminal::{StrikesMemory, TerminalState};
-use super::window_gate::{ConnectionGate, WindowGate};
+use super::window_gate::ConnectionGate;
+use super::BreakerPhase;
 use crate::api::time::EpochMs;
 use crate::snapshot::CommandKind;
 
@@ -46,6 +48,12 @@ pub struct ProviderMemory {
     pub breaker: Option<BreakerMemory>,
     /// Failures in the window of the window gate.
     pub window: Vec<i64>,
+    /// Openings of the breaker from before are over, milliseconds since the epoch; 0 = never.
+    #[serde(skip_serializing_if = "never")]
+    pub breaker_ended_ms: i64,
+    /// Failures in the window from before are over, milliseconds since the epoch; 0 = never.
+    #[serde(skip_serializing_if = "never")]
+    pub window_ended_ms: i64,
 }
 
 /// A connection's memory.
@@ -62,6 +70,8 @@ pub struct ConnectionMemory {
     pub gate: Option<ConnectionGate>,
     /// Locks of models, by key.
     pub locks: Vec<LockMemory>,
+    /// What was ended before its time.
+    pub ended: Ended,
 }
 
 /// One lock.
@@ -127,6 +137,17 @@ impl Checkpoint {
         }
     }
 
+    /// The part that replicas share while they run: what holds targets back, and what was ended. Counts that each keeps for itself are not in
+    /// it, nor is anything that changes without an event.
+    #[must_use]
+    pub fn shared(mut self) -> Self {
+        for provider in self.providers.values_mut() {
+            provider.breaker = provider.breaker.filter(|b| matches!(b.phase, BreakerPhase::Open | BreakerPhase::HalfOpen));
+        }
+        self.providers.retain(|_, provider| *provider != ProviderMemory::default());
+        Self { exported_ms: 0, rules: BTreeMap::new(), commands: BTreeMap::new(), ..self }
+    }
+
     /// True when nothing is remembered.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -138,7 +159,12 @@ impl ProviderMemory {
     fn merge(&self, other: &Self) -> Self {
         // The list with the later end wins; both are sorted, and the comparison is total.
         let window = |m: &Self| (m.window.last().copied(), m.window.clone());
-        Self { breaker: self.breaker.max(other.breaker), window: window(self).max(window(other)).1 }
+        Self {
+            breaker: self.breaker.max(other.breaker),
+            window: window(self).max(window(other)).1,
+            breaker_ended_ms: self.breaker_ended_ms.max(other.breaker_ended_ms),
+            window_ended_ms: self.window_ended_ms.max(other.window_ended_ms),
+        }
     }
 }
 
@@ -154,6 +180,7 @@ impl ConnectionMemory {
             strikes: self.strikes.max(other.strikes),
             gate: self.gate.max(other.gate),
             locks: locks.into_iter().map(|(key, lock)| LockMemory { key: key.clone(), lock }).collect(),
+            ended: self.ended.merge(&other.ended),
         }
     }
 
@@ -213,36 +240,46 @@ impl Ledger {
     }
 
     /// Takes over what a checkpoint remembers of the connections and providers that the ledger knows: call it after `configure`. What was
-    /// known of another credential, or before a command that was accepted since (decisions 10.13), is ignored; nothing is weakened.
-    pub fn restore(&self, checkpoint: &Checkpoint, now: EpochMs) {
+    /// known of another credential, before a command that was accepted since (decisions 10.13), or before it was ended by anybody, is ignored;
+    /// beyond that nothing is weakened. Doing it again changes nothing. Answers whether anything changed.
+    pub fn restore(&self, checkpoint: &Checkpoint, now: EpochMs) -> bool {
         let index = self.index.load_full();
         let applied = lock(&self.applied).clone();
+        let mut changed = false;
         let window_ms = index.settings.lockout.escalation_window_ms;
         for (name, memory) in &checkpoint.providers {
             if let Some(cell) = index.providers.get(name.as_str()) {
-                restore_provider(cell, memory, &applied, index.settings.provider_cooldown.enabled, now);
+                changed |= restore_provider(cell, memory, &applied, index.settings.provider_cooldown.enabled, now);
             }
         }
         for (name, memories) in &checkpoint.connections {
             let Some(cell) = index.connections.get(name.as_str()) else { continue };
             let Some(memory) = memories.get(&cell.config().fingerprint) else { continue };
-            restore_connection(cell, memory, &applied, index.settings.provider_cooldown.enabled, window_ms, now);
+            changed |= restore_connection(cell, memory, &applied, index.settings.provider_cooldown.enabled, window_ms, now);
         }
         for (name, memory) in &checkpoint.rules {
             if let Some(cell) = index.rules.get(name.as_str()) {
-                cell.matches.fetch_max(memory.matches, Ordering::Relaxed);
-                cell.shadow_matches.fetch_max(memory.shadow_matches, Ordering::Relaxed);
-                cell.last_match.fetch_max(memory.last_match_ms, Ordering::Relaxed);
+                changed |= cell.matches.fetch_max(memory.matches, Ordering::Relaxed) < memory.matches;
+                changed |= cell.shadow_matches.fetch_max(memory.shadow_matches, Ordering::Relaxed) < memory.shadow_matches;
+                changed |= cell.last_match.fetch_max(memory.last_match_ms, Ordering::Relaxed) < memory.last_match_ms;
             }
         }
-        self.changed(Some(now));
+        if changed {
+            self.changed(Some(now));
+        }
+        changed
     }
 }
 
 fn provider_memory(cell: &ProviderCell, now: EpochMs) -> Option<ProviderMemory> {
     cell.update(now, |record, config| {
         let untouched = record.breaker.failures() == 0 && record.breaker.can_execute(now, &config.breaker);
-        let memory = ProviderMemory { breaker: (!untouched).then(|| record.breaker.memory()), window: record.window.memory().collect() };
+        let memory = ProviderMemory {
+            breaker: (!untouched).then(|| record.breaker.memory()),
+            window: record.window.memory().collect(),
+            breaker_ended_ms: ended::recent(record.breaker_ended_ms, now),
+            window_ended_ms: ended::recent(record.window_ended_ms, now),
+        };
         (memory != ProviderMemory::default()).then_some(memory)
     })
 }
@@ -254,21 +291,40 @@ fn connection_memory(record: &ConnectionRecord, window_ms: u64, now: EpochMs) ->
         strikes: record.strikes.memory(),
         gate: Some(record.gate).filter(|gate| gate.failures > 0),
         locks: record.locks.memory(window_ms, now).map(|(key, lock)| LockMemory { key, lock }).collect(),
+        ended: record.ended.memory(now),
     }
 }
 
-fn restore_provider(cell: &Arc<ProviderCell>, memory: &ProviderMemory, applied: &AppliedCommands, gates: bool, now: EpochMs) {
+fn restore_provider(cell: &Arc<ProviderCell>, memory: &ProviderMemory, applied: &AppliedCommands, gates: bool, now: EpochMs) -> bool {
     let (timers, breakers) = applied.accepted(CommandKind::Provider, cell.name());
-    cell.update(now, |record, _| {
-        let newer = memory.breaker.filter(|b| b.last_failure_ms.max(b.opened_ms) >= breakers);
-        if let Some(breaker) = newer.filter(|b| *b > record.breaker.memory()) {
-            record.breaker = Breaker::from_memory(&breaker);
+    cell.update(now, |record, config| {
+        let seen = |record: &ProviderRecord| (record.breaker.memory(), record.window.clone(), record.breaker_ended_ms, record.window_ended_ms);
+        let before = seen(record);
+        record.breaker_ended_ms = record.breaker_ended_ms.max(memory.breaker_ended_ms);
+        record.window_ended_ms = record.window_ended_ms.max(memory.window_ended_ms);
+        let over = record.breaker_ended_ms;
+        let own = record.breaker.memory();
+        let flows = matches!(record.breaker.phase(now, &config.breaker), BreakerPhase::Closed | BreakerPhase::Degraded);
+        if !flows && own.opened_ms.max(own.last_failure_ms) < over {
+            record.breaker.reset();
         }
-        let times: Vec<i64> = memory.window.iter().copied().filter(|t| *t >= timers).collect();
-        if gates && record.window.memory().next().is_none() {
-            record.window = WindowGate::from_memory(&times);
+        record.window.end(record.window_ended_ms);
+        let own = record.breaker.memory();
+        let newer = memory.breaker.filter(|b| {
+            let failed = b.last_failure_ms.max(b.opened_ms);
+            // Of one and the same opening each replica knows its own probes best.
+            let another = matches!(own.phase, BreakerPhase::Closed | BreakerPhase::Degraded) || b.opened_ms > own.opened_ms;
+            failed >= breakers && failed >= over && *b > own && another
+        });
+        if let Some(breaker) = newer {
+            record.breaker.restore(&breaker);
         }
-    });
+        if gates {
+            let from = timers.max(record.window_ended_ms);
+            record.window.restore(memory.window.iter().copied().filter(|failed| *failed >= from));
+        }
+        seen(record) != before
+    })
 }
 
 fn restore_connection(
@@ -278,12 +334,15 @@ fn restore_connection(
     gates: bool,
     window_ms: u64,
     now: EpochMs,
-) {
+) -> bool {
     let (own_timers, own_reset) = applied.accepted(CommandKind::Connection, cell.name());
     let (all_timers, all_reset) = applied.accepted(CommandKind::Provider, cell.provider().name());
     let (timers, reset) = (own_timers.max(all_timers), own_reset.max(all_reset));
     let cooling = !cell.config().disable_cooling;
     cell.update(now, |record| {
+        let before = connection_memory(record, window_ms, now);
+        end_elsewhere(record, &memory.ended, now);
+        let (timers, reset) = (timers.max(record.ended.rests_ms), reset.max(record.ended.terminal_ms));
         if record.terminal.is_none() {
             record.terminal = memory.terminal.filter(|t| t.since_ms >= reset);
         }
@@ -293,11 +352,41 @@ fn restore_connection(
         if let Some(cooldown) = memory.cooldown.filter(|c| c.since_ms >= timers && (cooling || c.until_ms <= now.0)) {
             record.cooldown.restore(&cooldown, now);
         }
-        if let Some(gate) = memory.gate.filter(|g| gates && cooling && g.until_ms >= timers && *g > record.gate) {
+        if let Some(gate) = memory.gate.filter(|g| gates && cooling && g.last_ms.max(0) >= timers && *g > record.gate) {
             record.gate = gate;
         }
-        for LockMemory { key, lock } in memory.locks.iter().filter(|m| cooling && m.lock.last_failure_ms >= timers) {
-            record.locks.restore(key.clone(), *lock, window_ms, now);
+        let lock_timers = own_timers.max(all_timers);
+        for LockMemory { key, lock } in memory.locks.iter().filter(|m| cooling && m.lock.last_failure_ms >= lock_timers) {
+            if !record.ended.ends_lock(key, lock.last_failure_ms) {
+                record.locks.restore(key.clone(), *lock, window_ms, now);
+            }
         }
-    });
+        let changed = connection_memory(record, window_ms, now) != before;
+        if changed {
+            // Requests that run began before this was known: their success says nothing about it.
+            cell.next_sequence();
+        }
+        changed
+    })
+}
+
+/// What somebody else ended is over here as well.
+fn end_elsewhere(record: &mut ConnectionRecord, ended: &Ended, now: EpochMs) {
+    record.ended = record.ended.merge(ended);
+    let ended = &record.ended;
+    if record.cooldown.memory(now).is_some_and(|cooldown| cooldown.since_ms < ended.rests_ms) {
+        record.cooldown.clear();
+    }
+    if record.gate.last_ms < ended.rests_ms {
+        record.gate.success();
+    }
+    if record.strikes.memory().is_some_and(|strikes| strikes.last_ms < ended.terminal_ms) {
+        record.strikes.clear();
+    }
+    if record.terminal.is_some_and(|terminal| terminal.since_ms < ended.terminal_ms) {
+        record.terminal = None;
+        record.last_status = None;
+        record.last_reason = None;
+    }
+    record.locks.end(ended);
 }

@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::apply::lockout_ended;
 use super::cell::{ConnectionCell, ProviderCell, lock};
 use super::effect::Cause;
+use super::ended::Ended as EndedBefore;
 use super::ledger::{Index, Ledger, Selection};
+use super::lockout::LockKey;
 use super::terminal::TerminalState;
 use super::{BreakerPhase, Effect};
 use crate::api::time::EpochMs;
@@ -103,8 +105,10 @@ impl Ledger {
                 CommandKind::Provider => Selection::Provider(name.clone()),
             };
             effects.extend(match verb {
-                CommandVerb::ClearCooldown => self.clear_cooldowns(&selection, now).effects,
-                CommandVerb::Reset => self.reset(&selection, now),
+                // Everything goes that is known here; of what others know, what is older than the command: a ledger that starts with a command
+                // may yet have to take over what came after it.
+                CommandVerb::ClearCooldown => self.clear_known(&selection, EpochMs(applied.accepted_ms).min(now), now).effects,
+                CommandVerb::Reset => self.reset_known(&selection, EpochMs(applied.accepted_ms).min(now), now),
             });
         }
         effects
@@ -112,13 +116,18 @@ impl Ledger {
 
     /// Ends cooldowns, lockouts and rests of the window gate; terminal states stay.
     pub fn clear_cooldowns(&self, selection: &Selection, now: EpochMs) -> Cleared {
+        self.clear_known(selection, now, now)
+    }
+
+    /// See [`Self::clear_cooldowns`]; what others know and is older than `ended` is over as well.
+    fn clear_known(&self, selection: &Selection, ended: EpochMs, now: EpochMs) -> Cleared {
         let index = self.index.load_full();
         let mut cleared = Cleared::default();
         for provider in providers(&index, selection) {
-            cleared.effects.extend(end_provider_rest(provider, now));
+            cleared.effects.extend(end_provider_rest(provider, ended, now));
         }
         for connection in connections(&index, selection) {
-            let ended = end_timers(connection, Cause::Operator, now);
+            let ended = end_timers(connection, Cause::Operator, ended, now);
             cleared.lockouts_cleared += ended.locks;
             match (ended.terminal, ended.rested) {
                 (true, _) => cleared.skipped_terminal += 1,
@@ -133,15 +142,20 @@ impl Ledger {
 
     /// Ends everything: timers, terminal states, strikes, and the breaker of selected providers.
     pub fn reset(&self, selection: &Selection, now: EpochMs) -> Vec<Effect> {
+        self.reset_known(selection, now, now)
+    }
+
+    /// See [`Self::reset`] and [`Self::clear_known`].
+    fn reset_known(&self, selection: &Selection, ended: EpochMs, now: EpochMs) -> Vec<Effect> {
         let index = self.index.load_full();
         let mut effects = Vec::new();
         for provider in providers(&index, selection) {
-            effects.extend(end_provider_rest(provider, now));
-            effects.extend(close_breaker(provider, now));
+            effects.extend(end_provider_rest(provider, ended, now));
+            effects.extend(close_breaker(provider, ended, now));
         }
         for connection in connections(&index, selection) {
-            effects.extend(end_timers(connection, Cause::Operator, now).effects);
-            effects.extend(end_terminal(connection, Cause::Operator, now));
+            effects.extend(end_timers(connection, Cause::Operator, ended, now).effects);
+            effects.extend(end_terminal(connection, Cause::Operator, ended, now));
         }
         self.changed(None);
         effects
@@ -150,7 +164,7 @@ impl Ledger {
     /// Closes all breakers; answers those that were not closed (spec: resilience 15, `POST /api/resilience/reset`).
     pub fn reset_breakers(&self, now: EpochMs) -> Vec<Effect> {
         let index = self.index.load_full();
-        let effects = index.providers.values().filter_map(|provider| close_breaker(provider, now)).collect();
+        let effects = index.providers.values().filter_map(|provider| close_breaker(provider, now, now)).collect();
         self.changed(None);
         effects
     }
@@ -159,7 +173,11 @@ impl Ledger {
     pub fn clear_lockout(&self, connection: &str, model: &str, now: EpochMs) -> Vec<Effect> {
         let Some(cell) = self.connection(connection) else { return Vec::new() };
         let config = cell.provider().config();
-        let keys = cell.update(now, |record| record.locks.clear_model(model, &config.families, now));
+        let keys = cell.update(now, |record| {
+            let keys = LockKey::all_of(model, &config.families).into_iter().flatten().chain([LockKey::Family(model.to_owned())]);
+            record.ended.single_locks(keys, now);
+            record.locks.clear_model(model, &config.families, now)
+        });
         self.changed(None);
         keys.iter().map(|key| lockout_ended(&cell, key, Cause::Operator)).collect()
     }
@@ -190,14 +208,15 @@ pub(super) struct Ended {
     pub effects: Vec<Effect>,
 }
 
-/// Ends every timer of a connection; its terminal state and strikes stay.
-pub(super) fn end_timers(cell: &ConnectionCell, by: Cause, now: EpochMs) -> Ended {
+/// Ends every timer of a connection; its terminal state and strikes stay. What others know of it is over as far as it is older than `ended`.
+pub(super) fn end_timers(cell: &ConnectionCell, by: Cause, ended: EpochMs, now: EpochMs) -> Ended {
     cell.update(now, |record| {
         let terminal = record.terminal.is_some();
         let rested = record.cooldown.until(now).is_some() || record.gate.until(now).is_some();
         record.cooldown.clear();
         record.gate.success();
         let keys = record.locks.clear(now);
+        record.ended.timers(ended);
         let mut effects: Vec<_> = keys.iter().map(|key| lockout_ended(cell, key, by)).collect();
         if rested && !terminal {
             effects.push(Effect::CooldownEnded { provider: Arc::clone(cell.provider().name()), connection: Arc::clone(cell.name()), by });
@@ -207,9 +226,10 @@ pub(super) fn end_timers(cell: &ConnectionCell, by: Cause, now: EpochMs) -> Ende
 }
 
 /// Ends a terminal state and the strikes.
-fn end_terminal(cell: &ConnectionCell, by: Cause, now: EpochMs) -> Option<Effect> {
+fn end_terminal(cell: &ConnectionCell, by: Cause, ended: EpochMs, now: EpochMs) -> Option<Effect> {
     cell.update(now, |record| {
         record.strikes.clear();
+        record.ended.terminal(ended);
         let terminal = record.terminal.take()?;
         record.last_status = None;
         record.last_reason = None;
@@ -226,8 +246,10 @@ fn end_terminal(cell: &ConnectionCell, by: Cause, now: EpochMs) -> Option<Effect
 pub(super) fn forget_credential(cell: &ConnectionCell, now: EpochMs) -> Vec<Effect> {
     let by = Cause::CredentialChanged;
     cell.next_credential();
-    let mut effects: Vec<_> = end_terminal(cell, by, now).into_iter().collect();
+    let mut effects: Vec<_> = end_terminal(cell, by, now, now).into_iter().collect();
     cell.update(now, |record| {
+        // Whatever others know of the new credential is news.
+        record.ended = EndedBefore::default();
         record.locks.remove_if(|lock| of_credential(lock.reason));
         if of_credential(record.cooldown.reason()) && record.cooldown.until(now).is_some() {
             record.cooldown.clear();
@@ -256,18 +278,20 @@ pub(super) const fn of_credential(reason: Reason) -> bool {
     matches!(reason, Reason::AuthError | Reason::CreditsExhausted)
 }
 
-fn end_provider_rest(provider: &ProviderCell, now: EpochMs) -> Option<Effect> {
+fn end_provider_rest(provider: &ProviderCell, ended: EpochMs, now: EpochMs) -> Option<Effect> {
     provider.update(now, |record, config| {
         let rested = record.window.until(now, &config.window).is_some();
         record.window.success();
+        record.window_ended_ms = record.window_ended_ms.max(ended.0);
         rested.then(|| Effect::ProviderCooldownEnded { provider: Arc::clone(provider.name()), by: Cause::Operator })
     })
 }
 
-fn close_breaker(provider: &ProviderCell, now: EpochMs) -> Option<Effect> {
+fn close_breaker(provider: &ProviderCell, ended: EpochMs, now: EpochMs) -> Option<Effect> {
     provider.update(now, |record, config| {
         let closed = record.breaker.phase(now, &config.breaker) == BreakerPhase::Closed;
         record.breaker.reset();
+        record.breaker_ended_ms = record.breaker_ended_ms.max(ended.0);
         (!closed).then(|| Effect::BreakerClosed { provider: Arc::clone(provider.name()), by: Cause::Operator })
     })
 }

@@ -198,7 +198,8 @@ impl Cooldown {
         })
     }
 
-    /// Takes over what a checkpoint remembers: a later end and a higher level win.
+    /// Takes over what a checkpoint, or a replica, remembers: a later end and a higher level win. Two that take over from each other come to
+    /// the same, and a level goes on decaying from where it began to.
     pub fn restore(&mut self, memory: &CooldownMemory, now: EpochMs) {
         let remembered = Self {
             until: EpochMs(memory.until_ms),
@@ -211,11 +212,17 @@ impl Cooldown {
             decay_from: EpochMs(memory.decay_from_ms),
             changed_by: self.changed_by,
         };
-        if remembered.until > self.until || remembered.level(now) > self.level(now) {
-            let level = self.level(now).max(remembered.level(now));
-            let winner = if remembered.until > self.until { remembered } else { *self };
-            *self = Self { level, level_before: level, decay_from: winner.decay_from.max(now), ..winner };
+        let (own, theirs) = (self.level(now), remembered.level(now));
+        if remembered.until <= self.until && theirs <= own {
+            return;
         }
+        let rest = if remembered.until > self.until { remembered } else { *self };
+        let higher = if theirs > own { remembered } else { *self };
+        *self = if rest.until > now {
+            Self { level: own.max(theirs), level_before: own.max(theirs), decay_from: rest.until, ..rest }
+        } else {
+            Self { level: higher.level, level_before: higher.level, decay_from: higher.decay_from, length_ms: higher.length_ms, ..rest }
+        };
     }
 
     fn decay_interval_ms(&self) -> u64 {

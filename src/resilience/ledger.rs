@@ -308,7 +308,7 @@ fn reconfigure(cell: &ConnectionCell, old: &ConnectionConfig, now: EpochMs) -> V
         effects.extend(super::commands::forget_credential(cell, now));
     }
     if new.disable_cooling && !old.disable_cooling {
-        effects.extend(super::commands::end_timers(cell, Cause::Settings, now).effects);
+        effects.extend(super::commands::end_timers(cell, Cause::Settings, now, now).effects);
     }
     effects
 }

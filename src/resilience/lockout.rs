@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::LockoutState;
 use super::cooldown::{backoff_ms, jittered_ms};
+use super::ended::Ended;
 use crate::api::time::EpochMs;
 use crate::classify::{Reason, WaitSource};
 use crate::snapshot::{ModelLockout, QuotaFamily, SlowStart};
@@ -74,7 +75,7 @@ impl LockKey {
     }
 
     /// The keys that hold a model back.
-    fn all_of(model: &str, families: &[QuotaFamily]) -> [Option<Self>; 3] {
+    pub(super) fn all_of(model: &str, families: &[QuotaFamily]) -> [Option<Self>; 3] {
         let name = normal(model);
         [family_of(model, families).map(|f| Self::Family(f.to_owned())), Some(Self::Model(name.clone())), Some(Self::Exact(name))]
     }
@@ -315,6 +316,8 @@ impl Lockouts {
             return Locked::Kept(EpochMs(lock.until_ms));
         }
         lock.until_ms = until.0;
+        // Also of a herd that was counted already: what ended before this failure does not end it.
+        lock.last_failure_ms = now.0;
         lock.length_ms = wait;
         lock.reason = request.reason;
         lock.source = request.source;
@@ -357,6 +360,13 @@ impl Lockouts {
     pub fn rejections(&self, model: &str, began: u64) -> u32 {
         let lock = self.locks.get(&LockKey::Exact(normal(model)));
         lock.map_or(0, |l| if began < l.counted_by { l.rejections.saturating_sub(1) } else { l.rejections })
+    }
+
+    /// The keys of a model that are remembered, but not those that were counted after a request began.
+    #[must_use]
+    pub fn of_model(&self, model: &str, families: &[QuotaFamily], began: u64) -> Vec<LockKey> {
+        let known = |key: &LockKey| self.locks.get(key).is_some_and(|lock| began >= lock.counted_by);
+        LockKey::all_of(model, families).into_iter().flatten().filter(known).collect()
     }
 
     /// A success of a model: running locks of it end, counts are halved, and what reaches 0 is forgotten. Locks that were counted after
@@ -459,6 +469,11 @@ impl Lockouts {
         }
         let held = self.locks.entry(key).or_insert(lock);
         *held = Lock { counted_by: held.counted_by, ..(*held).max(lock) };
+    }
+
+    /// Removes the locks that ended elsewhere.
+    pub fn end(&mut self, ended: &Ended) {
+        self.locks.retain(|key, lock| !ended.ends_lock(key, lock.last_failure_ms));
     }
 
     fn running(&self, now: EpochMs) -> impl Iterator<Item = (&LockKey, &Lock)> + '_ {

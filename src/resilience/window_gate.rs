@@ -1,7 +1,7 @@
 //! The opt-in provider cooldown window gate (spec: resilience 4): a provider that failed often rests for a while, and so does one of
 //! its connections after each failure.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
@@ -49,11 +49,22 @@ impl WindowGate {
         self.failures.iter().copied()
     }
 
-    /// A gate as a checkpoint remembers it.
-    #[must_use]
-    pub fn from_memory(times: &[i64]) -> Self {
-        let skip = times.len().saturating_sub(MAX_REMEMBERED as usize);
-        Self { failures: times.iter().copied().skip(skip).collect() }
+    /// Adds failures that somebody else remembers. What both remember of one instant is the same.
+    pub fn restore(&mut self, times: impl IntoIterator<Item = i64>) {
+        let (mut own, mut theirs) = (BTreeMap::new(), BTreeMap::new());
+        self.failures.iter().for_each(|failed| *own.entry(*failed).or_insert(0_usize) += 1);
+        times.into_iter().for_each(|failed| *theirs.entry(failed).or_insert(0_usize) += 1);
+        for (failed, count) in theirs {
+            own.entry(failed).and_modify(|known| *known = count.max(*known)).or_insert(count);
+        }
+        let all: Vec<i64> = own.into_iter().flat_map(|(failed, count)| std::iter::repeat_n(failed, count)).collect();
+        let skip = all.len().saturating_sub(MAX_REMEMBERED as usize);
+        self.failures = all.into_iter().skip(skip).collect();
+    }
+
+    /// Forgets failures from before an instant.
+    pub fn end(&mut self, before_ms: i64) {
+        self.failures.retain(|failed| *failed >= before_ms);
     }
 
     /// Whether the failures up to `last` reached the threshold inside the window.
@@ -75,12 +86,16 @@ pub struct ConnectionGate {
     pub until_ms: i64,
     /// Failures since the last success.
     pub failures: u32,
+    /// The last failure, milliseconds since the epoch.
+    #[serde(default)]
+    pub last_ms: i64,
 }
 
 impl ConnectionGate {
     /// Records a failure; answers the end of the rest.
     pub fn failure(&mut self, now: EpochMs, settings: &ProviderCooldown) -> EpochMs {
         self.failures = self.failures.saturating_add(1);
+        self.last_ms = now.0;
         let until = now.plus(rest_ms(self.failures, settings));
         self.until_ms = self.until_ms.max(until.0);
         EpochMs(self.until_ms)

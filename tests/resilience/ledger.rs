@@ -3,6 +3,7 @@
 mod connections;
 mod memory;
 mod providers;
+mod replicas;
 mod scopes;
 
 use crate::support::{NOW, state};
