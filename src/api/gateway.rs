@@ -263,7 +263,8 @@ pub enum AuthMode {
     None,
 }
 
-/// Where pods share state.
+/// Where pods share what they know: cooldowns, lockouts, breakers, terminal states, session pins, leases. Caps on concurrent requests stay per pod.
+/// While the store is away, requests are served with what each pod knows itself; only leases are refused.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StateStore {
@@ -275,7 +276,7 @@ pub struct StateStore {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RedisStore {
-    /// Secret key with the URL (`redis://user:password@host:6379/0`).
+    /// Secret key with the URL: `redis://user:password@host:6379/0`, or `rediss://` for TLS with a publicly trusted certificate.
     pub url_secret_ref: SecretKeyRef,
 }
 

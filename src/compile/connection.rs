@@ -248,7 +248,7 @@ pub(super) fn data(secret: &KubeSecret, key: &str) -> Option<Vec<u8>> {
     plain.or_else(|| secret.data.as_ref().and_then(|d| d.get(key)).map(|v| v.0.clone()))
 }
 
-fn keys(secret: &KubeSecret) -> BTreeSet<String> {
+pub(super) fn keys(secret: &KubeSecret) -> BTreeSet<String> {
     let data = secret.data.iter().flat_map(BTreeMap::keys);
     data.chain(secret.string_data.iter().flat_map(BTreeMap::keys)).cloned().collect()
 }
@@ -263,16 +263,16 @@ pub(super) fn expiry(raw: &[u8]) -> Option<EpochMs> {
     }
 }
 
-fn allowed_hosts(list: &str) -> Vec<String> {
+pub(super) fn allowed_hosts(list: &str) -> Vec<String> {
     list.split(',').map(|h| h.trim().to_ascii_lowercase()).filter(|h| !h.is_empty()).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-fn host(url: &str) -> Option<String> {
+pub(super) fn host(url: &str) -> Option<String> {
     url.parse::<http::Uri>().ok()?.host().map(str::to_ascii_lowercase)
 }
 
 /// A keyed fingerprint: tells whether a value changed, and nothing else.
-fn fingerprint(key: &[u8], parts: &[&[u8]]) -> String {
+pub(super) fn fingerprint(key: &[u8], parts: &[&[u8]]) -> String {
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else { return String::new() };
     for part in parts {
         mac.update(&u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());

@@ -16,6 +16,7 @@ mod provider;
 pub mod reference;
 mod rule;
 mod settings;
+mod store;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -42,6 +43,8 @@ pub struct Options {
     pub environment: Environment,
     /// Key for fingerprints of credentials: one per installation, so that fingerprints of two installations say nothing about each other.
     pub fingerprint_key: Vec<u8>,
+    /// Who shares a store takes this key from it: `true` where the one above is known to this process only (`run`).
+    pub fingerprints_by_store: bool,
     /// The commands of the snapshot before this one: a value that was accepted keeps its time.
     pub accepted: Vec<Command>,
     /// Now; only the accepted time of a new command depends on it.
@@ -78,7 +81,9 @@ pub fn compile(resources: &Resources, options: &Options) -> Compiled {
         }
         settings::not_there_yet(&name, &spec, &mut findings);
     }
-    let mut snapshot = Snapshot { schema_version: SCHEMA_VERSION, settings, ..Snapshot::default() };
+    let state_store = gateway.and_then(|gateway| store::compile(&index, gateway, options, &mut findings));
+    let options = &*store::keyed(options, state_store.as_ref().map(|store| &store.url));
+    let mut snapshot = Snapshot { schema_version: SCHEMA_VERSION, settings, state_store, ..Snapshot::default() };
     provider::compile(&index, options, &mut snapshot, &mut findings);
     let grants = connection::compile(&index, options, &mut snapshot, &mut findings);
     combo::compile(&index, &mut snapshot, &mut findings);
@@ -199,7 +204,11 @@ fn fragments(snapshot: &Snapshot) -> BTreeMap<String, String> {
     map.extend(snapshot.connections.iter().map(|c| (format!("Connection/{}", c.name), short(c))));
     map.extend(snapshot.combos.iter().map(|c| (format!("Combo/{}", c.name), short(c))));
     map.extend(snapshot.rules.iter().map(|r| (format!("OperatorErrorRule/{}", r.name), short(r))));
-    map.insert("ResilienceSettings".to_owned(), short(&(&snapshot.settings, &snapshot.api_keys)));
+    let gateway = (&snapshot.settings, &snapshot.api_keys);
+    map.insert(
+        "ResilienceSettings".to_owned(),
+        snapshot.state_store.as_ref().map_or_else(|| short(&gateway), |store| short(&(gateway, store))),
+    );
     map
 }
 

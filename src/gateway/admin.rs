@@ -29,13 +29,15 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 
 type Shared = State<Arc<Gateway>>;
 
-/// Serves the management port until `stop`. The writer of the store lives here as well: it must not disturb serving threads.
+/// Serves the management port until `stop`. The writer of the store, and what replicas share, live here as well: they must not disturb
+/// serving threads.
 pub(super) async fn serve(gateway: Arc<Gateway>, listener: StdListener, stop: CancellationToken) {
     let listener = match TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "handing the management listener to the event loop"),
     };
     let saving = tokio::spawn(Arc::clone(&gateway).keep_saving(stop.clone()));
+    let sharing = tokio::spawn(Arc::clone(&gateway).keep_sharing(stop.clone()));
     let service = router(gateway).into_make_service_with_connect_info::<SocketAddr>();
     tokio::select! {
         served = async { axum::serve(listener, service).await } => {
@@ -47,6 +49,9 @@ pub(super) async fn serve(gateway: Arc<Gateway>, listener: StdListener, stop: Ca
     }
     if let Err(error) = saving.await {
         tracing::error!(%error, "the state was not stored at the end");
+    }
+    if let Err(error) = sharing.await {
+        tracing::error!(%error, "sharing the state had ended by a panic");
     }
 }
 
@@ -123,11 +128,16 @@ async fn ready(State(gateway): Shared) -> Response {
     if gateway.ready() {
         return "ok\n".into_response();
     }
-    let why = if gateway.config().is_none() { "no configuration is loaded yet\n" } else { "the proxy port does not take new requests\n" };
+    let why = match gateway.config() {
+        None => "no configuration is loaded yet\n",
+        Some(_) if gateway.shared().is_joining() => "the state store was not asked yet for what other replicas know\n",
+        Some(_) => "the proxy port does not take new requests\n",
+    };
     (StatusCode::SERVICE_UNAVAILABLE, why).into_response()
 }
 
 async fn metrics(State(gateway): Shared) -> Response {
+    gateway.metrics().store_up(gateway.shared().up());
     match gateway.metrics().render(&gateway.state(), clock::now()) {
         Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response(),
         Err(error) => problem(StatusCode::INTERNAL_SERVER_ERROR, "metrics", error.to_string()),

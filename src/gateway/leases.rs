@@ -19,10 +19,11 @@ use super::live::Present;
 use super::metrics::Origin;
 use super::pipeline::Shared;
 use super::service::{Answered, Worker};
+use super::shared::Leases;
 use super::{Gateway, clock, ending};
 use crate::api::time::EpochMs;
 use crate::protocol::Endpoint;
-use crate::routing::leases::{Caller as Owner, EndReason, Lease, LeaseError, LeaseState, OwnerHash, parse_generation};
+use crate::routing::leases::{Caller as Owner, EndReason, Lease, LeaseError, LeaseState, LeaseTable, OwnerHash, parse_generation};
 use crate::routing::{Exclusion, ExclusionReason, Request, Resolved, Step, Walk};
 use crate::snapshot::KeyScope;
 
@@ -69,6 +70,19 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.gateway.leases().leave(self.managed.caller(), self.managed.generation, self.ttl_ms, clock::now());
         self.gateway.leases_changed();
+        self.gateway.shared().news();
+    }
+}
+
+/// Does an operation on the leases: here, or in the store that replicas share.
+async fn on_table<T>(gateway: &Gateway, operation: impl Fn(&LeaseTable, EpochMs) -> T) -> Result<T, Refusal> {
+    match gateway.shared().leases() {
+        Leases::Alone => Ok(operation(gateway.leases(), clock::now())),
+        Leases::Shared(session) => session.with_leases(gateway, operation).await.map_err(|error| {
+            tracing::warn!(%error, "an operation on leases failed");
+            refusal(&LeaseError::Unavailable)
+        }),
+        Leases::Away => Err(refusal(&LeaseError::Unavailable)),
     }
 }
 
@@ -104,17 +118,17 @@ fn entitled(caller: Caller<'_>) -> Result<(), Refusal> {
 }
 
 /// The connection that a managed request goes to. When the bound one can no longer serve, the same generation moves to a free one.
-pub(super) fn bind(shared: &Shared, managed: &Managed, resolved: &Resolved, request: &Request, name: &str) -> Result<usize, Refusal> {
-    let now = clock::now();
+pub(super) async fn bind(shared: &Shared, managed: &Managed, resolved: &Resolved, request: &Request, name: &str) -> Result<usize, Refusal> {
     let (gateway, loaded) = (shared.gateway(), &shared.loaded);
-    let lease = gateway.leases().bound(managed.caller(), managed.generation, now).map_err(|error| refusal(&error))?;
+    let lease = on_table(gateway, |table, now| table.bound(managed.caller(), managed.generation, now)).await?;
+    let lease = lease.map_err(|error| refusal(&error))?;
     let eligible = eligible(shared, resolved, request, name);
     let lease = if eligible.iter().any(|name| **name == lease.connection) {
         lease
     } else {
         let names: Vec<&str> = eligible.iter().map(AsRef::as_ref).collect();
         let ttl = loaded.snapshot.settings.session_lease_ttl_ms;
-        let moved = gateway.leases().acquire(managed.caller(), &names, ttl, now);
+        let moved = on_table(gateway, |table, now| table.acquire(managed.caller(), &names, ttl, now)).await?;
         gateway.leases_changed();
         match moved {
             Ok(moved) => moved,
@@ -198,23 +212,23 @@ pub(super) async fn answer(
     let owner = parts.headers.get(OWNER).ok_or_else(|| refusal(&LeaseError::ContextRequired("X-OmniRoute-Lease-Owner")))?;
     let owner = owner_of(owner)?;
     let action: Action = serde_json::from_slice(body).map_err(|error| refuse(400, "LEASE_ACTION_INVALID", &error.to_string()))?;
-    let (gateway, now) = (&worker.gateway, clock::now());
+    let gateway = &worker.gateway;
     let who = Owner { owner: &owner, key: caller.name };
     let ttl = loaded.snapshot.settings.session_lease_ttl_ms;
     let lease = match action {
         Action::Acquire { model, wait_ms } => {
             return acquire(worker, loaded, caller, &owner, &model, wait_ms).await.map(|lease| shown(&lease, None));
         }
-        Action::Renew { generation } => gateway.leases().renew(who, generation, ttl, now),
+        Action::Renew { generation } => on_table(gateway, |table, now| table.renew(who, generation, ttl, now)).await?,
         Action::Release { generation, reason } => {
             let reason = match reason {
                 Reason::OwnerExit => EndReason::OwnerExit,
                 Reason::ClientCancelled => EndReason::ClientCancelled,
             };
-            gateway.leases().release(who, generation, reason, now)
+            on_table(gateway, |table, now| table.release(who, generation, reason, now)).await?
         }
         Action::Status { generation } => {
-            let lease = gateway.leases().status(who, generation, now).map_err(|error| refusal(&error))?;
+            let lease = on_table(gateway, |table, now| table.status(who, generation, now)).await?.map_err(|error| refusal(&error))?;
             let provider = loaded.by_name.get(lease.connection.as_str()).and_then(|at| loaded.snapshot.connections.get(*at));
             let label = json!({"displayName": lease.connection, "provider": provider.map(|c| &c.provider)});
             return Ok(shown(&lease, Some(label)));
@@ -262,7 +276,7 @@ async fn acquire(
         }
         let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
         let ttl = loaded.snapshot.settings.session_lease_ttl_ms;
-        match gateway.leases().acquire(managed.caller(), &names, ttl, now) {
+        match on_table(gateway, |table, now| table.acquire(managed.caller(), &names, ttl, now)).await? {
             Ok(lease) => {
                 gateway.leases_changed();
                 return Ok(lease);
@@ -304,6 +318,10 @@ fn refuse(status: u16, code: &str, message: &str) -> Refusal {
 /// A refusal in the words of the specification.
 pub(super) fn refusal(error: &LeaseError) -> Refusal {
     let mut refusal = refuse(error.status(), error.code(), &error.to_string());
+    if *error == LeaseError::Unavailable {
+        refusal = refusal.retry_after(1);
+        refusal.hopeless = false;
+    }
     if let LeaseError::Capacity { retry_after_s, eligible } = error {
         refusal = refusal.retry_after(*retry_after_s);
         refusal.hopeless = false;

@@ -184,6 +184,8 @@ pub struct Metrics {
     rule_matches: IntCounterVec,
     load_failures: IntCounter,
     snapshot_info: IntGaugeVec,
+    store_failures: IntCounter,
+    store_up: IntGaugeVec,
     skipped_frames: IntCounter,
     stream_recoveries: IntCounterVec,
 }
@@ -235,6 +237,14 @@ impl Metrics {
             rule_matches: counters("omniroute_rule_matches_total", "Failed attempts that an operator rule matched.", &["rule", "mode"])?,
             load_failures: IntCounter::new("omniroute_snapshot_load_failures_total", "Snapshots that were refused; the last good one stays.")?,
             snapshot_info: IntGaugeVec::new(Opts::new("omniroute_snapshot_info", "The snapshot that is served, by its hash."), &["hash"])?,
+            store_failures: IntCounter::new(
+                "omniroute_state_store_failures_total",
+                "Times that the store in which replicas share state was lost or could not be reached.",
+            )?,
+            store_up: IntGaugeVec::new(
+                Opts::new("omniroute_state_store_up", "1 while the store in which replicas share state can be reached; absent without one."),
+                &["store"],
+            )?,
             skipped_frames: IntCounter::new("omniroute_stream_skipped_frames_total", "Malformed frames of provider streams that were skipped.")?,
             stream_recoveries: counters(
                 "omniroute_stream_recoveries_total",
@@ -263,6 +273,8 @@ impl Metrics {
             Box::new(self.load_failures.clone()),
             Box::new(self.snapshot_info.clone()),
             Box::new(self.skipped_frames.clone()),
+            Box::new(self.store_failures.clone()),
+            Box::new(self.store_up.clone()),
             Box::new(self.stream_recoveries.clone()),
         ]
     }
@@ -328,6 +340,19 @@ impl Metrics {
             Recovered::Aborted => "aborted",
         };
         self.stream_recoveries.with_label_values(&[kind.as_str(), outcome]).inc();
+    }
+
+    /// The store that replicas share was lost, or could not be reached.
+    pub fn store_failed(&self) {
+        self.store_failures.inc();
+    }
+
+    /// Whether the store that replicas share can be reached; `None` without one.
+    pub fn store_up(&self, up: Option<bool>) {
+        self.store_up.reset();
+        if let Some(up) = up {
+            self.store_up.with_label_values(&["redis"]).set(i64::from(up));
+        }
     }
 
     /// A snapshot was refused.

@@ -26,6 +26,7 @@ pub mod relay;
 pub mod server;
 pub mod service;
 pub mod sessions;
+mod shared;
 pub mod sniff;
 mod state;
 pub mod stats;
@@ -45,6 +46,7 @@ use self::admission::{Buffers, Requests};
 use self::config::{Checked, Lasting, LoadError, Loaded};
 use self::metrics::Metrics;
 use self::sessions::Sessions;
+use self::shared::Shared;
 use self::store::{Document, Store, StoreError};
 use crate::api::time::EpochMs;
 use crate::compile::oauth::Tokens;
@@ -139,6 +141,8 @@ pub struct Gateway {
     /// See [`Self::state_version`].
     first_version: u64,
     store: Box<dyn Store>,
+    /// What the replicas of this gateway share.
+    shared: Shared,
 }
 
 impl Gateway {
@@ -164,6 +168,7 @@ impl Gateway {
             changed: Notify::new(),
             first_version: clock::now().since(EpochMs(0)),
             store,
+            shared: Shared::default(),
         }))
     }
 
@@ -186,6 +191,7 @@ impl Gateway {
         self.metrics.loaded(&loaded.hash);
         self.metrics.prune(loaded.names());
         self.leases.invalidate(|lease| leases::outdated(lease, &loaded), now);
+        self.shared.configure(loaded.snapshot.state_store.as_ref(), previous.is_none());
         let effects = if previous.is_some() {
             // The new keys are in use before what the old ones caused is forgotten: otherwise a request could still carry an old one then.
             self.config.store(Some(loaded));
@@ -415,10 +421,11 @@ impl Gateway {
         &self.buffers
     }
 
-    /// True while the proxy port takes requests and there is a snapshot to serve them with.
+    /// True while the proxy port takes requests and there is a snapshot to serve them with, and, where replicas share state, once it is known
+    /// what the others know.
     #[must_use]
     pub fn ready(&self) -> bool {
-        self.serving.load(Ordering::Acquire) && self.config.load().is_some()
+        self.serving.load(Ordering::Acquire) && self.config.load().is_some() && !self.shared.is_joining()
     }
 
     fn set_serving(&self, serving: bool) {

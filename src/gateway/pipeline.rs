@@ -157,7 +157,7 @@ pub(super) async fn run(
     let shared =
         Shared { worker: Arc::clone(worker), loaded: Arc::clone(loaded), endpoint, caller: caller.name.to_owned(), session, lease };
     if let Some(lease) = &shared.lease {
-        request.only_connection = Some(leases::bind(&shared, lease, &resolved, &request, &head.model)?);
+        request.only_connection = Some(leases::bind(&shared, lease, &resolved, &request, &head.model).await?);
     }
     let context = Context { shared: Arc::new(shared), headers: parts.headers, head, body: held.bytes, purpose: Purpose::Answer };
     // Held for replays until the answer begins; an answer that streams needs none of it.

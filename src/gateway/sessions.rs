@@ -70,6 +70,32 @@ pub fn response_key(caller: &str, id: &str) -> Key {
 struct Binding {
     connection: Arc<str>,
     until: EpochMs,
+    /// The end that other replicas know.
+    told: EpochMs,
+}
+
+/// The two kinds of bindings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Binds {
+    /// A session.
+    Session,
+    /// An answer.
+    Answer,
+}
+
+/// What other replicas are to know of a binding, or have told.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct News {
+    /// What is bound.
+    pub binds: Binds,
+    /// The key, as hex.
+    pub key: String,
+    /// The connection.
+    pub connection: String,
+    /// Until when, milliseconds since the epoch; 0 = no longer.
+    pub until: i64,
 }
 
 type Shard = HashMap<Key, Binding>;
@@ -88,13 +114,15 @@ impl Table {
         self.shard(key).get(key).filter(|binding| binding.until > now).map(|binding| Arc::clone(&binding.connection))
     }
 
-    /// Binds; answers whether that changes anything but the time.
-    fn bind(&self, key: Key, connection: &Arc<str>, until: EpochMs, now: EpochMs) -> bool {
+    /// Binds; answers whether that changes anything but the time, and whether others must be told: their end comes too early otherwise.
+    fn bind(&self, key: Key, connection: &Arc<str>, until: EpochMs, now: EpochMs) -> (bool, bool) {
         let mut shard = self.shard(&key);
         if let Some(known) = shard.get_mut(&key) {
             let moved = known.connection != *connection;
-            *known = Binding { connection: Arc::clone(connection), until };
-            return moved;
+            let tell = moved || until.since(known.told) > until.since(now) / 2;
+            let told = if tell { until } else { known.told };
+            *known = Binding { connection: Arc::clone(connection), until, told };
+            return (moved, tell);
         }
         if shard.len() >= MAX_BINDINGS / SHARDS {
             shard.retain(|_, binding| binding.until > now);
@@ -104,8 +132,8 @@ impl Table {
                 shard.remove(&oldest);
             }
         }
-        shard.insert(key, Binding { connection: Arc::clone(connection), until });
-        true
+        shard.insert(key, Binding { connection: Arc::clone(connection), until, told: until });
+        (true, true)
     }
 
     fn release(&self, key: &Key, connection: &str) -> bool {
@@ -136,6 +164,8 @@ pub struct Sessions {
     pins: Table,
     responses: Table,
     version: AtomicU64,
+    /// What other replicas do not know yet; `None` while there is nobody to tell.
+    news: Mutex<Option<Vec<News>>>,
 }
 
 /// What is stored.
@@ -161,7 +191,12 @@ impl Sessions {
 
     /// Pins a session after a success; the time starts again with each.
     pub fn pin(&self, key: Key, connection: &Arc<str>, ttl_ms: u64, now: EpochMs) {
-        if self.pins.bind(key, connection, now.plus(ttl_ms), now) {
+        let until = now.plus(ttl_ms);
+        let (changed, tell) = self.pins.bind(key, connection, until, now);
+        if tell {
+            self.tell(Binds::Session, &key, connection, until);
+        }
+        if changed {
             self.changed();
         }
     }
@@ -169,6 +204,7 @@ impl Sessions {
     /// Ends a pin that still points to a connection that failed.
     pub fn unpin(&self, key: &Key, connection: &str) {
         if self.pins.release(key, connection) {
+            self.tell(Binds::Session, key, connection, EpochMs(0));
             self.changed();
         }
     }
@@ -181,8 +217,51 @@ impl Sessions {
 
     /// Remembers which connection made an answer.
     pub fn remember_response(&self, key: Key, connection: &Arc<str>, now: EpochMs) {
-        if self.responses.bind(key, connection, now.plus(RESPONSE_TTL_MS), now) {
+        let until = now.plus(RESPONSE_TTL_MS);
+        let (changed, tell) = self.responses.bind(key, connection, until, now);
+        if tell {
+            self.tell(Binds::Answer, &key, connection, until);
+        }
+        if changed {
             self.changed();
+        }
+    }
+
+    /// From now on changes are noted for other replicas, or no longer.
+    pub fn share(&self, share: bool) {
+        let mut news = self.news.lock().unwrap_or_else(PoisonError::into_inner);
+        match (share, news.is_some()) {
+            (true, false) => *news = Some(Vec::new()),
+            (false, true) => *news = None,
+            _ => {}
+        }
+    }
+
+    /// What was noted since the last call.
+    pub fn news(&self) -> Vec<News> {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Takes over what another replica told.
+    pub fn learn(&self, news: &News, now: EpochMs) {
+        let table = match news.binds {
+            Binds::Session => &self.pins,
+            Binds::Answer => &self.responses,
+        };
+        let Some(key) = unhex(&news.key) else { return };
+        let changed = if news.until > now.0 {
+            table.bind(key, &news.connection.as_str().into(), EpochMs(news.until), now).0
+        } else {
+            table.release(&key, &news.connection)
+        };
+        if changed {
+            self.changed();
+        }
+    }
+
+    fn tell(&self, binds: Binds, key: &Key, connection: &str, until: EpochMs) {
+        if let Some(news) = self.news.lock().unwrap_or_else(PoisonError::into_inner).as_mut().filter(|news| news.len() < MAX_BINDINGS) {
+            news.push(News { binds, key: hex(&key.0), connection: connection.to_owned(), until: until.0 });
         }
     }
 

@@ -34,7 +34,7 @@ impl Gateway {
             providers: report.providers,
             connections: report.connections,
             rules: report.rules,
-            findings: loaded.as_ref().map(|l| l.findings.clone()).unwrap_or_default(),
+            findings: loaded.iter().flat_map(|l| l.findings.clone()).chain(self.shared.finding()).collect(),
             fragments: loaded.map(|l| l.snapshot.fragments.clone()).unwrap_or_default(),
             commands: report.commands,
         }

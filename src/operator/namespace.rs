@@ -205,6 +205,7 @@ impl Worker {
         let options = Options {
             environment: self.parts.settings.environment.clone(),
             fingerprint_key: keys.as_ref().map(|k| k.fingerprint_key.expose().as_bytes().to_vec()).unwrap_or_default(),
+            fingerprints_by_store: false,
             accepted: state.accepted.clone().unwrap_or_default(),
             now: now(),
             internal_key: keys.as_ref().map(Keys::digest),

@@ -35,6 +35,12 @@ impl References {
                 }
             }
         }
+        for settings in &resources.settings {
+            if let Some(store) = &settings.spec.state_store {
+                let url = &store.redis.url_secret_ref;
+                all.secret(&url.name, [url.key.as_str()]);
+            }
+        }
         for provider in &resources.providers {
             if let Some(tls) = &provider.spec.tls {
                 all.config_maps.insert(tls.ca_bundle.config_map_ref.name.clone());

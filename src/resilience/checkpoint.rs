@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use serde::{Deserialize, Serialize};
 
+use super::BreakerPhase;
 use super::breaker::BreakerMemory;
 use super::cell::{ConnectionCell, ConnectionRecord, ProviderCell, ProviderRecord, lock};
 use super::commands::{AppliedCommand, AppliedCommands};
@@ -15,7 +16,6 @@ use super::ledger::Ledger;
 use super::lockout::{Lock, LockKey};
 use super::terminal::{StrikesMemory, TerminalState};
 use super::window_gate::ConnectionGate;
-use super::BreakerPhase;
 use crate::api::time::EpochMs;
 use crate::snapshot::CommandKind;
 
@@ -298,7 +298,8 @@ fn connection_memory(record: &ConnectionRecord, window_ms: u64, now: EpochMs) ->
 fn restore_provider(cell: &Arc<ProviderCell>, memory: &ProviderMemory, applied: &AppliedCommands, gates: bool, now: EpochMs) -> bool {
     let (timers, breakers) = applied.accepted(CommandKind::Provider, cell.name());
     cell.update(now, |record, config| {
-        let seen = |record: &ProviderRecord| (record.breaker.memory(), record.window.clone(), record.breaker_ended_ms, record.window_ended_ms);
+        let seen =
+            |record: &ProviderRecord| (record.breaker.memory(), record.window.clone(), record.breaker_ended_ms, record.window_ended_ms);
         let before = seen(record);
         record.breaker_ended_ms = record.breaker_ended_ms.max(memory.breaker_ended_ms);
         record.window_ended_ms = record.window_ended_ms.max(memory.window_ended_ms);

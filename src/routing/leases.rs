@@ -147,6 +147,9 @@ pub enum LeaseError {
     /// No eligible connection at all.
     #[error("no connection that this key may use can serve now")]
     NoEligibleConnection,
+    /// Replicas share their leases, and the store in which they do cannot be asked.
+    #[error("the store of leases is away: nobody can say who owns a connection; try again")]
+    Unavailable,
     /// All eligible connections are owned by others.
     #[error("all {eligible} eligible connections are owned by other sessions")]
     Capacity {
@@ -169,6 +172,7 @@ impl LeaseError {
             Self::AuthorizationMismatch => "LEASE_AUTHORIZATION_MISMATCH",
             Self::ConnectionMismatch => "LEASE_CONNECTION_MISMATCH",
             Self::NoEligibleConnection => "LEASE_NO_ELIGIBLE_CONNECTION",
+            Self::Unavailable => "LEASE_SERVICE_UNAVAILABLE",
             Self::Capacity { .. } => "LEASE_CAPACITY_UNAVAILABLE",
         }
     }
@@ -179,7 +183,7 @@ impl LeaseError {
         match self {
             Self::ContextInvalid(_) | Self::ContextRequired(_) => 400,
             Self::Required | Self::FenceStale | Self::AuthorizationMismatch | Self::ConnectionMismatch => 409,
-            Self::NoEligibleConnection => 503,
+            Self::NoEligibleConnection | Self::Unavailable => 503,
             Self::Capacity { .. } => 429,
         }
     }
@@ -191,6 +195,17 @@ struct Table {
     owners: BTreeMap<OwnerHash, Lease>,
     /// Owners in the order of their last change, for eviction.
     order: VecDeque<OwnerHash>,
+}
+
+impl Table {
+    /// Requests in flight are known only where they run.
+    fn keep_running(&mut self, here: &Self) {
+        for (owner, lease) in &mut self.owners {
+            if let Some(known) = here.owners.get(owner).filter(|known| known.generation == lease.generation) {
+                lease.in_flight = known.in_flight;
+            }
+        }
+    }
 }
 
 /// All leases of a gateway.
@@ -381,6 +396,48 @@ impl LeaseTable {
         *table = restored;
         self.publish(&table, now);
         Ok(())
+    }
+
+    /// Takes over the table that all replicas share; what runs here goes on running.
+    ///
+    /// # Errors
+    /// It is something else.
+    pub fn adopt(&self, json: &[u8], now: EpochMs) -> Result<(), serde_json::Error> {
+        let mut shared: Table = serde_json::from_slice(json)?;
+        let mut table = self.lock();
+        shared.keep_running(&table);
+        shared.expire(now);
+        *table = shared;
+        self.publish(&table, now);
+        Ok(())
+    }
+
+    /// A copy to try an operation on: the shared table, and what runs here.
+    ///
+    /// # Errors
+    /// It is something else.
+    pub fn copy_of(&self, json: &[u8], now: EpochMs) -> Result<Self, serde_json::Error> {
+        let copy = Self::default();
+        let mut shared: Table = serde_json::from_slice(json)?;
+        shared.keep_running(&self.lock());
+        shared.expire(now);
+        *copy.lock() = shared;
+        Ok(copy)
+    }
+
+    /// Moves the ends of leases in `self` to where they are in `known`: requests have run under them, or still do, for at least `ttl_ms`.
+    pub fn extend(&self, known: &Self, ttl_ms: u64, now: EpochMs) {
+        let known = known.lock().owners.clone();
+        let mut table = self.lock();
+        for (owner, lease) in &mut table.owners {
+            let Some(here) = known.get(owner).filter(|here| here.generation == lease.generation) else { continue };
+            if lease.state == LeaseState::Active && here.state == LeaseState::Active {
+                // While a request runs, half a lifetime is always left: whole ones would be news all the time.
+                let running = if here.in_flight > 0 && lease.expires < now.plus(ttl_ms / 2) { now.plus(ttl_ms) } else { EpochMs(0) };
+                lease.expires = lease.expires.max(here.expires).max(running);
+            }
+        }
+        self.publish(&table, now);
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {

@@ -35,6 +35,9 @@ pub struct Snapshot {
     pub schema_version: u32,
     /// Settings of the gateway as a whole.
     pub settings: Settings,
+    /// Where replicas share state; `None` = each keeps its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state_store: Option<StateStore>,
     /// Providers by name.
     pub providers: Vec<Provider>,
     /// Connections by name; those without a usable credential are absent.
@@ -109,6 +112,18 @@ pub fn hex(bytes: &[u8]) -> String {
         out.push(char::from_digit(u32::from(b & 15), 16).unwrap_or('0'));
         out
     })
+}
+
+/// A Redis or Valkey server in which replicas share state.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StateStore {
+    /// Name of the ResilienceSettings that asks for it.
+    pub settings: String,
+    /// `redis://` or `rediss://`, with the password.
+    pub url: Secret,
+    /// What all keys of this gateway begin with.
+    pub prefix: String,
 }
 
 /// A client key.

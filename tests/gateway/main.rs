@@ -13,10 +13,13 @@ mod management;
 mod quota_share;
 mod recovery;
 mod run;
+mod shared_store;
 mod streams;
 mod support;
 #[path = "../support/token_endpoint.rs"]
 #[allow(dead_code)] // shared with the tests of the operator
 mod token_endpoint;
+#[path = "../support/tools.rs"]
+mod tools;
 mod upstream_client;
 mod upstream_tls;

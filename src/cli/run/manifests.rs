@@ -92,6 +92,7 @@ impl Manifests {
             environment: std::env::vars().collect::<Environment>(),
             accepted: identity.accepted(),
             fingerprint_key: identity.fingerprint_key,
+            fingerprints_by_store: true,
             ..Options::default()
         };
         let generated_key = format!("omr_{}", base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(random));

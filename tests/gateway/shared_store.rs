@@ -1,0 +1,300 @@
+//! Two gateways that share their state through a real Redis server.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command as Process, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use omniroute::gateway::sessions::response_key;
+use omniroute::gateway::{Gateway, clock};
+use omniroute::resilience::Selection;
+use omniroute::snapshot::{KeyScope, Secret, StateStore, Strategy};
+use serde_json::{Value, json};
+
+use crate::support::{Got, Reply, Served, Setup, Vendor, request};
+use crate::tools;
+
+const PASSWORD: &str = "hush-7f3a";
+/// Longer than anything here takes, also on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A Redis server of the test's own.
+struct Redis {
+    program: PathBuf,
+    port: u16,
+    server: Child,
+}
+
+impl Redis {
+    /// `None` without a server program: see `tools::find`.
+    async fn start() -> Option<Self> {
+        let program = tools::find("redis-server")?;
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let server = launch(&program, &["--port", &port.to_string()]);
+        let redis = Self { program, port, server };
+        redis.answers().await;
+        Some(redis)
+    }
+
+    /// One that speaks TLS with a certificate that nobody trusts.
+    async fn with_tls() -> Option<Self> {
+        let program = tools::find("redis-server")?;
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let tls = |name: &str| tools::root().join("tests/data/tls").join(name).display().to_string();
+        let (certificate, key, ca) = (tls("server.pem"), tls("server.key"), tls("ca.pem"));
+        let arguments = ["--port", "0", "--tls-port", &port.to_string(), "--tls-cert-file", &certificate, "--tls-key-file", &key];
+        let server = launch(&program, &[&arguments[..], &["--tls-ca-cert-file", &ca, "--tls-auth-clients", "no"]].concat());
+        let redis = Self { program, port, server };
+        redis.answers().await;
+        Some(redis)
+    }
+
+    fn url(&self) -> String {
+        format!("redis://:{PASSWORD}@127.0.0.1:{}/0", self.port)
+    }
+
+    async fn answers(&self) {
+        let address: SocketAddr = ([127, 0, 0, 1], self.port).into();
+        until("the server listens", || async { tokio::net::TcpStream::connect(address).await.is_ok() }).await;
+    }
+
+    /// Kills it: nothing is written anywhere, so that it comes back without a memory.
+    fn kill(&mut self) {
+        self.server.kill().unwrap();
+        self.server.wait().unwrap();
+    }
+
+    async fn restart(&mut self) {
+        self.server = launch(&self.program, &["--port", &self.port.to_string()]);
+        self.answers().await;
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+fn launch(program: &PathBuf, port: &[&str]) -> Child {
+    let arguments = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--requirepass", PASSWORD];
+    Process::new(program).args(port).args(arguments).current_dir(std::env::temp_dir()).stdout(Stdio::null()).spawn().unwrap()
+}
+
+/// Waits for something that is told to nobody.
+async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
+    let begin = Instant::now();
+    while !holds().await {
+        assert!(begin.elapsed() < PATIENCE, "{what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn setup(vendor: &Vendor, redis: &Redis) -> Setup {
+    let setup = Setup::new().provider("one", &vendor.base_url()).connection("one", "a", 1).connection("one", "b", 2).combo(
+        "assistant",
+        Strategy::Priority,
+        &["one/m1"],
+    );
+    setup.change(|s| {
+        s.settings.session_lease_ttl_ms = 60_000;
+        s.settings.session_affinity_ttl_ms = 60_000;
+        s.state_store = Some(StateStore { settings: "default".into(), url: Secret::new(redis.url()), prefix: "omniroute:{test}:".into() });
+        let key = s.api_keys.iter_mut().find(|key| key.name == "client").unwrap();
+        key.scopes.push(KeyScope::LeaseExclusive);
+        key.allowed_connections = Some(vec!["a".to_owned(), "b".to_owned()]);
+    })
+}
+
+async fn start(setup: Setup) -> Served {
+    let served = setup.start();
+    until("the gateway is in contact", || async { served.manage("GET", "/readyz", "").await.status == 200 }).await;
+    assert_eq!(up(&served).await.as_deref(), Some("1"));
+    served
+}
+
+/// The metric of the store.
+async fn up(served: &Served) -> Option<String> {
+    let metrics = served.manage("GET", "/metrics", "").await.text();
+    metrics.lines().find_map(|line| line.strip_prefix("omniroute_state_store_up{store=\"redis\"} ").map(str::to_owned))
+}
+
+async fn shows(served: &Served, connection: &str, state: &str) {
+    until(&format!("{connection} is {state}"), || async { served.connection(connection).await["state"] == state }).await;
+}
+
+async fn lease(served: &Served, owner: &str, body: Value) -> Got {
+    let request = request("POST", "/api/v1/session-leases", "client").header("x-omniroute-lease-owner", owner);
+    served.send(request.body(Full::new(Bytes::from(body.to_string()))).unwrap()).await
+}
+
+async fn acquire(served: &Served, owner: &str) -> Got {
+    lease(served, owner, json!({"action": "acquire", "model": "assistant"})).await
+}
+
+async fn managed(served: &Served, owner: &str, generation: &str) -> Got {
+    let request = request("POST", "/v1/chat/completions", "client").header("x-omniroute-lease-owner", owner);
+    let body = Full::from(r#"{"model":"assistant","messages":[]}"#);
+    served.send(request.header("x-omniroute-lease-generation", generation).body(body).unwrap()).await
+}
+
+fn owner(letter: char) -> String {
+    format!("vlo_{}", letter.to_string().repeat(43))
+}
+
+#[tokio::test]
+async fn what_one_learns_rests_on_the_other_and_a_clear_holds_on_both() {
+    let Some(redis) = Redis::start().await else { return };
+    let vendor = Vendor::start().await;
+    let (first, second) = (start(setup(&vendor, &redis)).await, start(setup(&vendor, &redis)).await);
+    vendor.script("a", [Reply::error(429, "slow").header("retry-after", 600)]);
+    let seen = Instant::now();
+    assert_eq!(first.chat("assistant").await.content(), "b");
+    shows(&second, "a", "Cooling").await;
+    eprintln!("the other knew after {:?}", seen.elapsed());
+    assert_eq!(first.connection("a").await["until"], second.connection("a").await["until"]);
+    assert_eq!(second.chat("assistant").await.content(), "b");
+    assert_eq!(vendor.calls(), ["a", "b", "b"], "the second one never asked");
+    // A terminal state as well.
+    vendor.script("b", [Reply::new(401, r#"{"error":{"message":"revoked","type":"x","code":"account_deactivated"}}"#)]);
+    assert!(second.chat("assistant").await.status >= 400);
+    shows(&first, "b", "Banned").await;
+    // Who comes later learns it before it is ready.
+    let third = start(setup(&vendor, &redis)).await;
+    assert_eq!(
+        (third.connection("a").await["state"].as_str(), third.connection("b").await["state"].as_str()),
+        (Some("Cooling"), Some("Banned"))
+    );
+    // An operator clears it on one: that holds on all, and nobody's memory brings it back.
+    let cleared = second.manage("POST", "/api/resilience/cooldowns", r#"{"connectionIds":["a"]}"#).await;
+    assert_eq!(cleared.status, 200, "{}", cleared.text());
+    let reset = second.gateway.ledger().reset(&Selection::Connections(["b".to_owned()].into()), clock::now());
+    second.gateway.apply(&reset);
+    for served in [&first, &second, &third] {
+        shows(served, "a", "Active").await;
+        shows(served, "b", "Active").await;
+    }
+    // Who comes now hears everything that each of them still says.
+    let fourth = start(setup(&vendor, &redis)).await;
+    for served in [&first, &second, &third, &fourth] {
+        assert_eq!(
+            (served.connection("a").await["state"].as_str(), served.connection("b").await["state"].as_str()),
+            (Some("Active"), Some("Active"))
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_last_connection_has_one_owner_whoever_is_asked() {
+    let Some(redis) = Redis::start().await else { return };
+    let vendor = Vendor::start().await;
+    let gateways = [Arc::new(start(setup(&vendor, &redis)).await), Arc::new(start(setup(&vendor, &redis)).await)];
+    let race: Vec<_> = ('A'..='L')
+        .enumerate()
+        .map(|(n, letter)| {
+            let served = Arc::clone(&gateways[n % 2]);
+            tokio::spawn(async move { (letter, acquire(&served, &owner(letter)).await) })
+        })
+        .collect();
+    let mut winners = Vec::new();
+    for asked in race {
+        let (letter, got) = asked.await.unwrap();
+        match got.status {
+            200 => winners.push(letter),
+            429 => assert_eq!(got.code(), "LEASE_CAPACITY_UNAVAILABLE"),
+            status => panic!("{status}: {}", got.text()),
+        }
+    }
+    assert_eq!(winners.len(), 2, "two connections, two owners: {winners:?}");
+    // The lease holds on both gateways, and its end frees the connection on both.
+    let mine = owner(winners[0]);
+    let answers = [managed(&gateways[0], &mine, "1").await, managed(&gateways[1], &mine, "1").await];
+    assert_eq!((answers[0].status, answers[0].content()), (200, answers[1].content()));
+    assert_eq!(gateways[0].chat("assistant").await.status, 503, "all are owned");
+    let released = lease(&gateways[1], &mine, json!({"action": "release", "generation": 1, "reason": "OWNER_EXIT"})).await;
+    assert_eq!(released.status, 200);
+    assert_eq!(managed(&gateways[0], &mine, "1").await.code(), "LEASE_REQUIRED");
+    let next = acquire(&gateways[0], &owner('Z')).await;
+    assert_eq!(next.status, 200, "{}", next.text());
+    assert_eq!(acquire(&gateways[1], &mine).await.status, 429);
+}
+
+#[tokio::test]
+async fn sessions_and_answers_lead_to_the_same_connection_everywhere() {
+    let Some(redis) = Redis::start().await else { return };
+    let vendor = Vendor::start().await;
+    let (first, second) = (start(setup(&vendor, &redis)).await, start(setup(&vendor, &redis)).await);
+    let answer = response_key("client", "resp_1");
+    first.gateway.sessions().remember_response(answer, &"b".into(), clock::now());
+    // The task that tells it is woken by traffic.
+    assert_eq!(first.chat("assistant").await.status, 200);
+    let known = |gateway: Arc<Gateway>| async move { gateway.sessions().response(&answer, clock::now()).as_deref() == Some("b") };
+    until("the other knows the answer", || known(Arc::clone(&second.gateway))).await;
+    let third = start(setup(&vendor, &redis)).await;
+    assert!(known(Arc::clone(&third.gateway)).await, "who comes later knows it before it is ready");
+}
+
+#[tokio::test]
+async fn traffic_goes_on_while_the_store_is_away_and_leases_wait() {
+    let Some(mut redis) = Redis::start().await else { return };
+    let vendor = Vendor::start().await;
+    let (first, second) = (Arc::new(start(setup(&vendor, &redis)).await), start(setup(&vendor, &redis)).await);
+    assert_eq!(acquire(&first, &owner('A')).await.status, 200);
+    let stop = Arc::new(AtomicBool::new(false));
+    let traffic = tokio::spawn({
+        let (first, stop) = (Arc::clone(&first), Arc::clone(&stop));
+        async move {
+            let mut answered = 0;
+            while !stop.load(Ordering::Acquire) {
+                let got = first.chat("assistant").await;
+                assert_eq!(got.status, 200, "{}", got.text());
+                answered += 1;
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            answered
+        }
+    });
+    redis.kill();
+    for served in [&*first, &second] {
+        until("the gateway notices", || async { up(served).await.as_deref() == Some("0") }).await;
+    }
+    let state = first.manage("GET", "/state", "").await;
+    let finding = state.json()["findings"][0].clone();
+    assert_eq!((finding["reason"].as_str(), finding["name"].as_str()), (Some("StateStoreUnavailable"), Some("default")), "{finding}");
+    assert!(!state.text().contains(PASSWORD));
+    let refused = acquire(&first, &owner('B')).await;
+    assert_eq!((refused.status, refused.code().as_str(), refused.header("retry-after")), (503, "LEASE_SERVICE_UNAVAILABLE", Some("1")));
+    assert_eq!(managed(&second, &owner('A'), "1").await.code(), "LEASE_SERVICE_UNAVAILABLE");
+    assert_eq!(first.manage("GET", "/readyz", "").await.status, 200, "a store that is away is no reason to take no traffic");
+    // It comes back without a memory; the gateways still know.
+    redis.restart().await;
+    for served in [&*first, &second] {
+        until("the gateway is back", || async { up(served).await.as_deref() == Some("1") }).await;
+    }
+    assert!(first.manage("GET", "/state", "").await.json()["findings"].as_array().unwrap().is_empty());
+    assert_eq!(managed(&second, &owner('A'), "1").await.status, 200, "the lease has survived");
+    stop.store(true, Ordering::Release);
+    assert!(traffic.await.unwrap() > 0);
+    vendor.script("b", [Reply::error(429, "slow").header("retry-after", 600)]);
+    assert_ne!(first.chat("assistant").await.status, 200);
+    shows(&second, "b", "Cooling").await;
+}
+
+#[tokio::test]
+async fn a_certificate_that_nobody_vouches_for_is_not_accepted() {
+    let Some(redis) = Redis::with_tls().await else { return };
+    let vendor = Vendor::start().await;
+    let url = format!("rediss://:{PASSWORD}@localhost:{}/0", redis.port);
+    let served = setup(&vendor, &redis).change(|s| s.state_store.as_mut().unwrap().url = Secret::new(url)).start();
+    until("the first attempt is over", || async { served.manage("GET", "/readyz", "").await.status == 200 }).await;
+    assert_eq!(up(&served).await.as_deref(), Some("0"));
+    let finding = served.manage("GET", "/state", "").await.json()["findings"][0].clone();
+    let message = finding["message"].as_str().unwrap();
+    assert!(message.contains("certificate") && !message.contains(PASSWORD), "{message}");
+    assert_eq!(served.chat("assistant").await.content(), "a");
+}
