@@ -124,7 +124,7 @@ reasons! {
         DuplicateName,
         /// Combos refer to each other in a circle.
         CycleDetected,
-        /// Another, older object of the same purpose is in force.
+        /// Another, older object of the same purpose is in force, or another installation of the operator has claimed the namespace.
         Conflict,
         /// An object with a name that the operator needs belongs to somebody else; rename or delete it.
         NameConflict,

@@ -1,4 +1,5 @@
-//! Status of every kind (interface.md 8). Only the operator writes it, and nothing reads it as an input.
+//! Status of every kind (interface.md 8). Only the operator writes it, and nothing reads it as an input. A member that an older version did not
+//! write has a default: a status must never make its object unreadable.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -40,7 +41,7 @@ pub struct ProviderStatus {
 
 /// The circuit breaker of a provider.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct BreakerStatus {
     /// Closed, Degraded, Open or HalfOpen.
     #[schemars(length(max = 32))]
@@ -69,7 +70,7 @@ pub struct WindowStatus {
 
 /// Counts of connections.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct ConnectionCounts {
     /// All of them.
     #[schemars(range(min = 0, max = 1_000_000))]
@@ -166,7 +167,7 @@ pub struct ConnectionStatus {
 
 /// A model that rests.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct LockoutStatus {
     /// The model or quota family.
     #[schemars(length(max = 300))]
@@ -183,7 +184,7 @@ pub struct LockoutStatus {
 
 /// Gateway pods behind a status.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct PodCounts {
     /// Pods that report.
     #[schemars(range(min = 0, max = 1_000_000))]
@@ -235,6 +236,7 @@ pub struct TargetStatus {
     #[schemars(length(max = 560))]
     pub name: String,
     /// Whether it can serve.
+    #[serde(default)]
     pub available: bool,
     /// Why it cannot.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -295,7 +297,7 @@ pub struct SettingsStatus {
 
 /// The gateway pods and what they run.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct GatewayStatus {
     /// Wanted pods.
     #[schemars(range(min = 0, max = 1_000_000))]
@@ -319,7 +321,7 @@ pub struct GatewayStatus {
 
 /// A finding about the configuration.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct FindingStatus {
     /// Kind of the object it is about.
     #[schemars(length(max = 63))]
@@ -337,4 +339,24 @@ pub struct FindingStatus {
     /// What is wrong and the way out.
     #[schemars(length(max = 1024))]
     pub message: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn statuses_of_older_versions_can_be_read() {
+        let provider: ProviderStatus =
+            serde_json::from_value(json!({"breaker": {"state": "Open"}, "window": {}, "connections": {}, "commands": {}})).unwrap();
+        assert_eq!((provider.observed_generation, provider.breaker.unwrap().failures), (UNTOUCHED, 0));
+        let connection: ConnectionStatus = serde_json::from_value(json!({"lockouts": [{"model": "m"}], "pods": {}, "retired": 1})).unwrap();
+        assert_eq!((connection.lockouts[0].model.as_str(), connection.pods), ("m", Some(PodCounts::default())));
+        let combo: ComboStatus = serde_json::from_value(json!({"targets": [{"name": "a"}]})).unwrap();
+        assert!(!combo.targets[0].available);
+        let settings: SettingsStatus = serde_json::from_value(json!({"gateway": {}, "findings": [{}]})).unwrap();
+        assert_eq!((settings.gateway, settings.findings.len()), (Some(GatewayStatus::default()), 1));
+        assert_eq!(serde_json::from_value::<RuleStatus>(json!({})).unwrap().observed_generation, UNTOUCHED);
+    }
 }

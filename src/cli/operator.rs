@@ -99,6 +99,7 @@ fn serve(args: Args) -> Result<(), ServeError> {
         let mut kubernetes = kube::Config::infer().await.map_err(|e| failed(kube::Error::InferConfig(e)))?;
         // A write that is repeated behind our back could land after this replica has lost the lease.
         kubernetes.default_retry = false;
+        kubernetes.connect_timeout = Some(std::time::Duration::from_secs(5));
         let client = kube::Client::try_from(kubernetes).map_err(failed)?;
         Ok(run_operator(config(args), client, stop).await?)
     })
@@ -108,6 +109,7 @@ fn config(args: Args) -> Config {
     let timing = Timing::of(args.lease_duration);
     Config {
         settings: Settings {
+            installation: format!("{}/{}", args.namespace, args.lease_name),
             namespace: args.namespace,
             image: args.gateway_image,
             pull_policy: args.gateway_image_pull_policy,
@@ -154,6 +156,7 @@ mod tests {
         let config = config(parse(&[]).unwrap());
         assert_eq!(config.election.as_ref().map(|(name, _)| name.as_str()), Some("omniroute-operator"));
         assert_eq!(config.management, SocketAddr::from(([0, 0, 0, 0], 9090)));
+        assert_eq!(config.settings.installation, "omniroute-system/omniroute-operator");
         assert!(config.watch_namespaces.is_empty());
         assert!(config.identity.starts_with("omniroute-operator_"));
     }

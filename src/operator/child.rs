@@ -156,6 +156,13 @@ impl Child {
         self.body.pointer("/metadata/annotations").and_then(|a| a.get(ANNOTATION_APPLIED)).and_then(Value::as_str).unwrap_or_default()
     }
 
+    /// Whether a Deployment would get another image.
+    #[must_use]
+    pub fn has_another_image(&self, live: &Live) -> bool {
+        let image = |content: &Value| content.pointer("/spec/template/spec/containers/0/image").cloned();
+        image(&live.content) != image(&self.body)
+    }
+
     /// Whether `live` already is what this child says: same intent applied before, and no field of ours has drifted.
     #[must_use]
     pub fn is_satisfied_by(&self, live: &Live) -> bool {

@@ -11,7 +11,7 @@ use rand::TryRng;
 use rand::rngs::SysRng;
 
 use super::apply::Owner;
-use super::build::{Meta, names};
+use super::build::{ANNOTATION_CLAIM, Meta, names};
 use super::child::{Child, ChildKind};
 use super::error::Error;
 use crate::compile::api_key_digest;
@@ -54,24 +54,27 @@ impl Keys {
         })
     }
 
-    /// The Secret.
+    /// The Secret, which is the first child of a gateway: with it `installation` claims the namespace.
     ///
     /// # Errors
     /// If it cannot be represented in JSON.
-    pub fn child(&self, owner: &Owner) -> Result<Child, Error> {
+    pub fn child(&self, owner: &Owner, installation: &str) -> Result<Child, Error> {
         let data = BTreeMap::from([
             (names::TOKEN_KEY.to_owned(), ByteString(self.token.expose().as_bytes().to_vec())),
             (names::SALT_KEY.to_owned(), ByteString(self.fingerprint_key.expose().as_bytes().to_vec())),
         ]);
-        let object = KubeSecret {
-            metadata: Meta::new(owner).object(names::MANAGEMENT),
-            type_: Some("Opaque".to_owned()),
-            data: Some(data),
-            ..KubeSecret::default()
-        };
+        let mut metadata = Meta::new(owner).object(names::MANAGEMENT);
+        metadata.annotations = Some([(ANNOTATION_CLAIM.to_owned(), installation.to_owned())].into());
+        let object = KubeSecret { metadata, type_: Some("Opaque".to_owned()), data: Some(data), ..KubeSecret::default() };
         Child::new(ChildKind::Secret, names::MANAGEMENT, &object)
             .map_err(|source| Error::Encode { what: format!("Secret `{}`", names::MANAGEMENT), source })
     }
+}
+
+/// The installation that has claimed the namespace of this management Secret.
+#[must_use]
+pub fn claim(secret: &KubeSecret) -> Option<&str> {
+    secret.metadata.annotations.as_ref()?.get(ANNOTATION_CLAIM).map(String::as_str).filter(|claim| !claim.is_empty())
 }
 
 fn value(secret: &KubeSecret, key: &str) -> Option<Secret> {
@@ -99,10 +102,15 @@ mod tests {
         let owner = Owner { namespace: "a".into(), name: "default".into(), uid: "u".into() };
         let first = Keys::complete(None).unwrap();
         assert!(first.token.expose().len() >= 43 && first.token != first.fingerprint_key);
-        let secret = stored(&first.child(&owner).unwrap());
+        let secret = stored(&first.child(&owner, "ns/lease").unwrap());
         assert_eq!(Keys::read(&secret).as_ref(), Some(&first));
+        assert_eq!((claim(&secret), claim(&KubeSecret::default())), (Some("ns/lease"), None));
         assert_eq!(Keys::complete(Some(&secret)).unwrap(), first);
-        assert_eq!(first.child(&owner).unwrap(), Keys::complete(Some(&secret)).unwrap().child(&owner).unwrap(), "the same bytes");
+        assert_eq!(
+            first.child(&owner, "ns/lease").unwrap(),
+            Keys::complete(Some(&secret)).unwrap().child(&owner, "ns/lease").unwrap(),
+            "the same bytes"
+        );
         assert!(!format!("{first:?}").contains(first.token.expose()));
     }
 
@@ -110,7 +118,7 @@ mod tests {
     fn a_lost_half_is_replaced_and_the_other_stays() {
         let owner = Owner { namespace: "a".into(), name: "default".into(), uid: "u".into() };
         let first = Keys::complete(None).unwrap();
-        let mut secret = stored(&first.child(&owner).unwrap());
+        let mut secret = stored(&first.child(&owner, "ns/lease").unwrap());
         secret.data.as_mut().unwrap().remove(names::SALT_KEY);
         assert_eq!(Keys::read(&secret), None);
         let second = Keys::complete(Some(&secret)).unwrap();

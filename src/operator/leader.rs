@@ -10,15 +10,17 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::PostParams;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client};
+use kube::{Api, Client, Resource};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::error::{Error, WRITE_TIMEOUT, call};
+use super::error::{CALL_TIMEOUT, Error, WRITE_TIMEOUT, call};
 use super::store::Pauses;
 
 /// Times of the election.
@@ -221,13 +223,19 @@ pub struct Election {
     elector: Elector,
     acquired: Option<Timestamp>,
     leadership: Leadership,
+    recorder: Recorder,
+    /// The Lease as an event names it.
+    reference: ObjectReference,
 }
 
 impl Election {
     /// A candidate. `identity` must differ between replicas (pod name and a random suffix).
     #[must_use]
     pub fn new(client: Client, namespace: &str, name: &str, identity: String, timing: Timing) -> Self {
+        let reporter = Reporter { controller: "omniroute-operator".to_owned(), instance: Some(identity.clone()) };
         Self {
+            recorder: Recorder::new(client.clone(), reporter),
+            reference: ObjectReference::default(),
             api: Api::namespaced(client, namespace),
             namespace: namespace.to_owned(),
             name: name.to_owned(),
@@ -281,11 +289,13 @@ impl Election {
         match self.write(transitions).await {
             Ok(lease) => {
                 self.elector.observe(Some(Record::of(&lease)), begun);
+                self.leadership.lead_until(begun + self.elector.timing.renew_deadline);
                 if !self.leads() {
                     tracing::info!(lease = %self.name, identity = %self.elector.identity, transitions, "became the leader");
                     self.acquired = Some(Timestamp::now());
+                    self.reference = lease.object_ref(&());
+                    self.tell(EventType::Normal, "LeaderElected", format!("{} became the leader", self.elector.identity));
                 }
-                self.leadership.lead_until(begun + self.elector.timing.renew_deadline);
                 retry
             }
             Err(error) => self.failed(&error, begun).await,
@@ -321,6 +331,20 @@ impl Election {
         tracing::warn!(lease = %self.name, why, "lost the lease, writing stopped");
         self.acquired = None;
         self.leadership.stop();
+        self.tell(EventType::Warning, "LeaderLost", format!("{} lost the lease and stopped writing: {why}", self.elector.identity));
+    }
+
+    /// Publishes an event on the Lease, beside the election: whoever votes must not wait for it.
+    fn tell(&self, type_: EventType, reason: &str, note: String) {
+        let (recorder, reference) = (self.recorder.clone(), self.reference.clone());
+        let event = Event { type_, reason: reason.to_owned(), note: Some(note), action: "Elect".to_owned(), secondary: None };
+        tokio::spawn(async move {
+            match tokio::time::timeout(CALL_TIMEOUT, recorder.publish(&event, &reference)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::warn!(reason = %event.reason, %error, "an event on the lease could not be published"),
+                Err(_) => tracing::warn!(reason = %event.reason, "an event on the lease could not be published in time"),
+            }
+        });
     }
 
     async fn look(&mut self) -> Result<(), Error> {

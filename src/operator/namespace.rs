@@ -15,16 +15,18 @@ use tokio::sync::Mutex as AsyncMutex;
 use super::apply::{Applier, Owner};
 use super::build::{self, Delivery, Intent, Size, names};
 use super::checkpoint::{self, Pace};
-use super::child::{Child, ChildKind, Live};
-use super::credentials::Keys;
+use super::child::{Child, ChildKind};
+use super::claim::Claim;
+use super::credentials::{self, Keys};
 use super::engine::{Census, Outcome, Todo};
-use super::error::{CALL_TIMEOUT, Error, Retry, call};
+use super::error::{CALL_TIMEOUT, Error, call};
 use super::fleet::{Fleet, PodView};
 use super::gather::{Caches, Gathered, Pod};
 use super::leader::Leadership;
 use super::metrics::Metrics;
 use super::object::ObjectKind;
 use super::observe::{Observer, Target};
+use super::problems::Problems;
 use super::report::{Memory, Report};
 use super::schedule::Work;
 use super::status::{Rollout, Trouble, World};
@@ -57,6 +59,8 @@ pub struct Settings {
     pub pull_policy: String,
     /// Defaults of settings.
     pub environment: Environment,
+    /// Name of this installation, unique in the cluster: `NAMESPACE/LEASE`. It claims the namespaces whose gateways it makes.
+    pub installation: String,
 }
 
 /// The parts that a worker uses.
@@ -89,6 +93,8 @@ pub struct Parts {
 pub struct Worker {
     parts: Parts,
     states: Mutex<HashMap<String, Arc<AsyncMutex<State>>>>,
+    /// Held while a Deployment is judged and written.
+    rolling: AsyncMutex<()>,
 }
 
 /// What is remembered of a namespace.
@@ -113,6 +119,7 @@ struct State {
 }
 
 /// The result of the last full look at a namespace.
+#[derive(Default)]
 struct Current {
     gathered: Gathered,
     snapshot: Snapshot,
@@ -120,13 +127,15 @@ struct Current {
     gateway: Option<(Owner, Arc<ResilienceSettings>)>,
     hash: Option<String>,
     trouble: Option<Trouble>,
+    /// Another installation that makes this namespace's gateway.
+    claimed_by: Option<String>,
 }
 
 impl Worker {
     /// A worker.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        Self { parts, states: Mutex::default() }
+        Self { parts, states: Mutex::default(), rolling: AsyncMutex::default() }
     }
 
     /// Namespaces that have something of ours.
@@ -172,6 +181,10 @@ impl Worker {
             self.forget(namespace);
             return Ok(Outcome::Gone);
         }
+        if state.current.as_ref().is_some_and(|c| c.claimed_by.is_some()) {
+            self.leave_alone(namespace, &mut state);
+            return outcome.map(|()| Outcome::Done);
+        }
         self.report(namespace, &mut state);
         self.write_checkpoint(namespace, &mut state).await;
         outcome.map(|()| Outcome::Done)
@@ -194,6 +207,15 @@ impl Worker {
             }
         }
         let gateway = in_force(namespace, &gathered);
+        if let Some(by) = self.claimed_by(namespace).filter(|_| gateway.is_some()) {
+            if state.current.as_ref().is_none_or(|current| current.claimed_by.as_ref() != Some(&by)) {
+                tracing::warn!(namespace, by, "another installation has claimed the namespace: it is left alone");
+            }
+            self.parts.refresher.set(namespace, Vec::new());
+            *state = State { memory: std::mem::take(&mut state.memory), ..State::default() };
+            state.current = Some(Current { gathered, claimed_by: Some(by), ..Current::default() });
+            return Ok(());
+        }
         let mut trouble = Problems::default();
         let keys = match &gateway {
             Some((owner, _)) => trouble.note(self.keys(owner).await)?,
@@ -219,8 +241,14 @@ impl Worker {
         }
         let hash = state.delivered.as_ref().filter(|_| gateway.is_some()).map(|d| d.hash.clone());
         let (trouble, outcome) = trouble.finish();
-        state.current = Some(Current { gathered, snapshot, findings, gateway, hash, trouble });
+        state.current = Some(Current { gathered, snapshot, findings, gateway, hash, trouble, claimed_by: None });
         outcome
+    }
+
+    /// The other installation that has claimed a namespace, if one has.
+    fn claimed_by(&self, namespace: &str) -> Option<String> {
+        let secret = self.parts.caches.secrets.get(namespace, names::MANAGEMENT)?;
+        credentials::claim(&secret.secret).filter(|claim| *claim != self.parts.settings.installation).map(str::to_owned)
     }
 
     /// The keys of a gateway; mints them at the first contact.
@@ -235,7 +263,7 @@ impl Worker {
                 Keys::complete(call(doing, CALL_TIMEOUT, api.get_opt(names::MANAGEMENT)).await?.as_ref())?
             }
         };
-        let child = keys.child(owner)?;
+        let child = keys.child(owner, &self.parts.settings.installation)?;
         self.apply(owner, &child).await?;
         Ok(keys)
     }
@@ -285,11 +313,15 @@ impl Worker {
             if is_config && !fits && state.delivered.is_none() {
                 continue;
             }
-            if self.must_wait(owner, child) {
-                self.parts.todo.at(&owner.namespace, Work::Full, Instant::now() + ROLL_RETRY);
-                continue;
-            }
-            let applied = trouble.note(self.apply(owner, child).await)?;
+            let step = match child.kind {
+                ChildKind::Deployment => self.roll(owner, child).await.map(|rolled| {
+                    if !rolled {
+                        self.parts.todo.at(&owner.namespace, Work::Full, Instant::now() + ROLL_RETRY);
+                    }
+                }),
+                _ => self.apply(owner, child).await,
+            };
+            let applied = trouble.note(step)?;
             grounded |= applied.is_none() && build::NEEDED_BY_PODS.contains(&child.kind);
             if applied.is_some() && is_config {
                 state.delivered = Some(delivery.clone());
@@ -324,22 +356,17 @@ impl Worker {
         }
     }
 
-    /// Whether a Deployment has to wait with a new image until others have rolled.
-    fn must_wait(&self, owner: &Owner, child: &Child) -> bool {
-        if child.kind != ChildKind::Deployment {
-            return false;
+    /// Applies a Deployment; one with a new image waits for its turn. Answers false while it waits.
+    async fn roll(&self, owner: &Owner, child: &Child) -> Result<bool, Error> {
+        let live = self.parts.caches.child(ChildKind::Deployment, &owner.namespace, &child.name);
+        if !live.is_some_and(|live| child.has_another_image(&live)) {
+            return self.apply(owner, child).await.map(|()| true);
         }
-        let image = |content: &serde_json::Value| content.pointer("/spec/template/spec/containers/0/image").cloned();
-        let Some(live) = self.parts.caches.child(ChildKind::Deployment, &owner.namespace, &child.name) else { return false };
-        if image(&live.content) == image(&child.body) {
-            return false;
-        }
-        let Some(all) = self.parts.caches.children.get(&ChildKind::Deployment) else { return false };
-        let rolling = |live: &Live| {
-            let r = Rollout::of(&live.content, live.status.as_ref());
-            !r.observed || r.updated < r.wanted || r.ready < r.wanted
-        };
-        all.all().into_iter().filter(|((ns, _), live)| *ns != owner.namespace && rolling(live)).count() >= ROLLING
+        // One after the other, otherwise several would see the same free place.
+        let _turn = self.rolling.lock().await;
+        let all = self.parts.caches.children.get(&ChildKind::Deployment).map(|all| all.all()).unwrap_or_default();
+        let under_way = all.iter().filter(|((ns, _), live)| *ns != owner.namespace && Rollout::is_under_way(live));
+        if under_way.count() >= ROLLING { Ok(false) } else { self.apply(owner, child).await.map(|()| true) }
     }
 
     /// Statuses of all objects.
@@ -394,6 +421,17 @@ impl Worker {
         parts.census.set(namespace, Some(counts));
         for at in [fleet.next_change, patience].into_iter().flatten() {
             parts.todo.at(namespace, Work::Report, Instant::now() + Duration::from_millis(at.since(now)));
+        }
+    }
+
+    /// Writes nothing but, where the other installation does not answer, a condition that says whose the namespace is.
+    fn leave_alone(&self, namespace: &str, state: &mut State) {
+        let Some((current, by)) = state.current.as_ref().and_then(|c| Some((c, c.claimed_by.as_ref()?))) else { return };
+        let parts = &self.parts;
+        parts.census.set(namespace, None);
+        let claim = Claim { namespace, by, ours: &parts.settings.installation, writer: &parts.writer, now: now() };
+        if let Some(left) = claim.report(&current.gathered.resources, &mut state.memory.unanswered, Instant::now()) {
+            parts.todo.at(namespace, Work::Report, Instant::now() + left);
         }
     }
 
@@ -518,43 +556,6 @@ fn unpack(secret: &KubeSecret) -> Option<Snapshot> {
     let mut json = Vec::new();
     GzDecoder::new(data.get(names::CONFIG_KEY)?.0.as_slice()).take(256 << 20).read_to_end(&mut json).ok()?;
     Snapshot::from_json(&json).ok()
-}
-
-/// Collects what goes wrong with children: one that fails does not keep the others from being applied.
-#[derive(Default)]
-struct Problems {
-    trouble: Option<Trouble>,
-    error: Option<Error>,
-}
-
-impl Problems {
-    /// Takes note of a failed step; `Err` when going on makes no sense.
-    fn note<T>(&mut self, step: Result<T, Error>) -> Result<Option<T>, Error> {
-        let error = match step {
-            Ok(value) => return Ok(Some(value)),
-            Err(error) => error,
-        };
-        if matches!(error, Error::NotLeader { .. } | Error::Timeout { .. }) || error.reason() == "ApiUnreachable" {
-            return Err(error);
-        }
-        // A stale object is nobody's trouble: the next look, a moment later, sees the new one.
-        if error.retry() != Retry::Soon && self.trouble.is_none() {
-            let stalled = matches!(error.reason(), "NameConflict" | "Rejected");
-            self.trouble = Some(Trouble { reason: error.reason().to_owned(), message: error.to_string(), stalled });
-        }
-        if self.error.as_ref().is_none_or(|held| held.retry() == Retry::Soon) {
-            self.error = Some(error);
-        }
-        Ok(None)
-    }
-
-    fn stall(&mut self, reason: &str, message: String) {
-        self.trouble.get_or_insert(Trouble { reason: reason.to_owned(), message, stalled: true });
-    }
-
-    fn finish(self) -> (Option<Trouble>, Result<(), Error>) {
-        (self.trouble, self.error.map_or(Ok(()), Err))
-    }
 }
 
 fn now() -> EpochMs {

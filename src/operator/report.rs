@@ -1,6 +1,7 @@
 //! From what is wanted and what runs to status writes: compares, decides how urgent a write is, counts.
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::Instant;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
@@ -62,6 +63,8 @@ pub struct Memory {
     pub patience: Patience,
     /// The generation in which an object was ready before: turning ready again is no answer to its owner any more.
     answered: HashMap<ObjectKey, i64>,
+    /// Objects that the installation which claims the namespace has not answered, by generation, and since when.
+    pub unanswered: HashMap<ObjectKey, (i64, Instant)>,
     /// Conditions of objects that cannot be read, so that their status cannot be compared.
     broken: BTreeMap<ObjectKey, (String, Vec<Condition>)>,
 }
@@ -71,6 +74,7 @@ impl Memory {
     pub fn forget(&mut self, key: &ObjectKey) {
         self.answered.remove(key);
         self.broken.remove(key);
+        self.unanswered.remove(key);
     }
 }
 

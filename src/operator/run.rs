@@ -10,7 +10,7 @@ use tokio_util::task::TaskTracker;
 
 use super::apply::Applier;
 use super::build::{MANAGEMENT_PORT, names};
-use super::credentials::Keys;
+use super::credentials::{Keys, claim};
 use super::engine::{Census, Engine, Todo};
 use super::error::Error;
 use super::events::Events;
@@ -74,7 +74,7 @@ pub async fn run(config: Config, client: Client, stop: CancellationToken) -> Res
     let stale = todo.clone();
     let on_stale = Arc::new(move |namespace: &str| stale.mark(namespace, Work::Report));
     let writer = Writer::new(client.clone(), leadership.clone(), metrics.clone(), events, on_stale);
-    let fleet = Arc::new(ObservedPods { caches: caches.clone(), todo: todo.clone() });
+    let fleet = Arc::new(ObservedPods { caches: caches.clone(), todo: todo.clone(), installation: config.settings.installation.clone() });
     let observer = Observer::new(fleet, MANAGEMENT_PORT, metrics.clone());
     let census = Arc::new(Census::default());
     let tokens = TokenSecrets::new(client.clone(), leadership.clone(), metrics.clone());
@@ -133,11 +133,17 @@ pub async fn run(config: Config, client: Client, stop: CancellationToken) -> Res
 struct ObservedPods {
     caches: Arc<Caches>,
     todo: Todo,
+    installation: String,
 }
 
 impl Pods for ObservedPods {
     fn targets(&self) -> Vec<Target> {
-        self.caches.pods.all().into_iter().filter_map(|((namespace, _), pod)| target(&namespace, &pod)).collect()
+        let foreign = |namespace: &str| {
+            let secret = self.caches.secrets.get(namespace, names::MANAGEMENT);
+            secret.is_some_and(|s| claim(&s.secret).is_some_and(|claim| claim != self.installation))
+        };
+        let pods = self.caches.pods.all().into_iter();
+        pods.filter(|((namespace, _), _)| !foreign(namespace)).filter_map(|((namespace, _), pod)| target(&namespace, &pod)).collect()
     }
 
     fn token(&self, namespace: &str) -> Option<Secret> {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod faults;
+mod neighbours;
 mod scale;
 mod support;
 #[path = "../support/token_endpoint.rs"]
@@ -337,6 +338,8 @@ async fn a_hand_over_takes_less_than_two_seconds() {
     assert!(begun.elapsed() < Duration::from_secs(2));
     let transitions = cluster.get("Lease", "omniroute-operator").await.unwrap()["spec"]["leaseTransitions"].clone();
     assert_eq!(transitions, json!(1));
+    let elected = || async { cluster.events("Lease").await.iter().filter(|reason| *reason == "LeaderElected").count() };
+    eventually("both say so", Duration::from_secs(5), || async { elected().await == 2 }).await;
     cluster.edit("Combo", "assistant", json!({"spec": {"targets": [{"provider": "openai", "model": "gpt-5-mini"}]}})).await;
     cluster.until_snapshot("written by the second", Duration::from_secs(5), |s| format!("{:?}", s.combos).contains("gpt-5-mini")).await;
     second.terminate().await;
@@ -365,7 +368,7 @@ async fn a_stale_cache_costs_one_refused_write_and_not_a_hundred() {
     cool(ConnectionPhase::Cooling);
     // The object is read once, and its generation is the known one: the status is written in spite of the silence.
     cluster.until("Connection", "a", "cooling", Duration::from_secs(10), |o| o["status"]["state"] == "Cooling").await;
-    assert_eq!(door.writes("/connections/a/status")[quiet..], [409, 200]);
+    eventually("one refusal", Duration::from_secs(5), || async { door.writes("/connections/a/status")[quiet..] == [409, 200] }).await;
     // What somebody wants to be different now, and of which the operator knows nothing, gets no status.
     cluster.edit("Connection", "a", json!({"spec": {"priority": 7}})).await;
     cool(ConnectionPhase::Active);
@@ -410,6 +413,8 @@ async fn a_stolen_lease_stops_the_writer() {
     let combo = cluster.get("Combo", "assistant").await.unwrap();
     assert_ne!(combo["status"]["observedGeneration"], combo["metadata"]["generation"]);
     assert_eq!(cluster.leader().await, "thief");
+    let lost = || async { cluster.events("Lease").await.contains(&"LeaderLost".to_owned()) };
+    eventually("the loss is told", Duration::from_secs(5), || async { lost().await }).await;
     operator.terminate().await;
     assert_eq!(cluster.leader().await, "thief", "a lease of somebody else is not released");
 }

@@ -148,22 +148,31 @@ impl Cluster {
 
     /// Starts an operator for this namespace that uses this client.
     pub fn operator_through(&self, client: Client, identity: &str, lease: Duration) -> Running {
-        let stop = CancellationToken::new();
-        let config = Config {
+        Running::start(client, self.config(identity, lease))
+    }
+
+    /// An operator that lives in this namespace and serves it.
+    pub fn config(&self, identity: &str, lease: Duration) -> Config {
+        Config {
             settings: Settings {
                 namespace: self.namespace.clone(),
                 image: "localhost/none:1".to_owned(),
                 pull_policy: "Never".to_owned(),
                 environment: std::iter::empty().collect(),
+                installation: format!("{}/omniroute-operator", self.namespace),
             },
             watch_namespaces: vec![self.namespace.clone()],
             management: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             election: Some(("omniroute-operator".to_owned(), Timing::of(lease))),
             identity: identity.to_owned(),
-        };
-        let stopped = stop.clone();
-        let task = tokio::spawn(async move { run(config, client, stopped).await.unwrap() });
-        Running { stop, task }
+        }
+    }
+
+    /// Reasons of the events about an object of this kind.
+    pub async fn events(&self, kind: &str) -> Vec<String> {
+        let all = self.objects("Event").list(&kube::api::ListParams::default()).await.unwrap();
+        let about = all.items.iter().filter(|e| e.data["regarding"]["kind"] == kind);
+        about.map(|e| text(&e.data, "/reason")).collect()
     }
 
     /// Who holds the lease.
@@ -179,6 +188,14 @@ pub struct Running {
 }
 
 impl Running {
+    /// Starts an operator.
+    pub fn start(client: Client, config: Config) -> Self {
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let task = tokio::spawn(async move { run(config, client, stopped).await.unwrap() });
+        Self { stop, task }
+    }
+
     /// As SIGTERM does; answers how long it took.
     pub async fn terminate(self) -> Duration {
         let begun = Instant::now();

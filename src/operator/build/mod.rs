@@ -23,6 +23,8 @@ use crate::api::gateway::Gateway;
 pub mod names {
     /// Deployment, Service, ServiceAccount, Role, RoleBinding, PodDisruptionBudget, HorizontalPodAutoscaler, NetworkPolicy.
     pub const GATEWAY: &str = "omniroute-gateway";
+    /// Label `app.kubernetes.io/name` of the operator's own pods, in `config` and in the chart.
+    pub const OPERATOR: &str = "omniroute-operator";
     /// The config Secret.
     pub const CONFIG: &str = "omniroute-gateway-config";
     /// The Secret with the management token.
@@ -48,6 +50,9 @@ pub const MANAGEMENT_PORT: u16 = 9090;
 pub const ANNOTATION_HASH: &str = "omniroute.dev/snapshot-hash";
 /// Annotation of the Deployment: `Fixed` while we set `replicas`, `Autoscaled` while an autoscaler does.
 pub const ANNOTATION_SCALING: &str = "omniroute.dev/scaling";
+
+/// Annotation of the management Secret: the installation (`NAMESPACE/LEASE` of the operator) whose gateway this is.
+pub const ANNOTATION_CLAIM: &str = "omniroute.dev/claimed-by";
 
 /// Label `app.kubernetes.io/managed-by` of everything the operator makes.
 pub const MANAGED_BY: &str = "omniroute-operator";

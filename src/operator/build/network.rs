@@ -53,18 +53,23 @@ pub(super) fn policy(meta: &Meta<'_>, intent: &Intent<'_>) -> serde_json::Result
             ..NetworkPolicyPort::default()
         }])
     };
+    let labelled = |label: &str, value: &str| LabelSelector {
+        match_labels: Some([(label.to_owned(), value.to_owned())].into()),
+        ..LabelSelector::default()
+    };
     let namespace = |name: &str| NetworkPolicyPeer {
-        namespace_selector: Some(LabelSelector {
-            match_labels: Some([("kubernetes.io/metadata.name".to_owned(), name.to_owned())].into()),
-            ..LabelSelector::default()
-        }),
+        namespace_selector: Some(labelled("kubernetes.io/metadata.name", name)),
         ..NetworkPolicyPeer::default()
     };
-    let mut askers = vec![namespace(intent.operator_namespace)];
+    // Not its neighbours: who serves the management port trusts the network with the token.
+    let operator = NetworkPolicyPeer {
+        pod_selector: Some(labelled("app.kubernetes.io/name", names::OPERATOR)),
+        ..namespace(intent.operator_namespace)
+    };
     let mut scrapers = intent.gateway.network_policy.scraper_namespaces.clone();
     scrapers.sort();
     scrapers.dedup();
-    askers.extend(scrapers.iter().filter(|s| *s != intent.operator_namespace).map(|s| namespace(s)));
+    let askers: Vec<NetworkPolicyPeer> = std::iter::once(operator).chain(scrapers.iter().map(|s| namespace(s))).collect();
     let policy = NetworkPolicy {
         metadata: meta.object(names::GATEWAY),
         spec: Some(NetworkPolicySpec {

@@ -138,8 +138,13 @@ fn management_is_reached_by_the_operator_and_declared_scrapers_only() {
     let children = plain(json!({"networkPolicy": {"scraperNamespaces": ["monitoring"]}}));
     let rules = find(&children, ChildKind::NetworkPolicy).unwrap().pointer("/spec/ingress").unwrap().as_array().unwrap().clone();
     assert_eq!((&rules[0]["ports"][0]["port"], rules[0].get("from")), (&json!("http"), None));
-    let from: Vec<&Value> = rules[1]["from"].as_array().unwrap().iter().map(|p| &p["namespaceSelector"]["matchLabels"]).collect();
-    assert_eq!(from, [&json!({"kubernetes.io/metadata.name": "omniroute-system"}), &json!({"kubernetes.io/metadata.name": "monitoring"})]);
+    let namespace = |name: &str| json!({"matchLabels": {"kubernetes.io/metadata.name": name}});
+    let operator = json!({"matchLabels": {"app.kubernetes.io/name": "omniroute-operator"}});
+    let expected = json!([
+        {"namespaceSelector": namespace("omniroute-system"), "podSelector": operator},
+        {"namespaceSelector": namespace("monitoring")},
+    ]);
+    assert_eq!(rules[1]["from"], expected, "the operator's pods and not their neighbours");
     assert!(find(&plain(json!({"networkPolicy": {"enabled": false}})), ChildKind::NetworkPolicy).is_none());
 }
 

@@ -8,6 +8,7 @@ use crate::api;
 use crate::api::conditions::{AvailableReason, ProgrammedReason, ReadyReason};
 use crate::api::status::{FindingStatus, GatewayStatus, MAX_FINDINGS, SettingsStatus};
 use crate::compile::Finding;
+use crate::operator::child::Live;
 use crate::operator::events::cut;
 use crate::operator::object::ObjectKind;
 
@@ -48,6 +49,14 @@ impl Rollout {
             stuck: progressing.map(|c| c.get("message").and_then(Value::as_str).unwrap_or("no progress").to_owned()),
             image: content.pointer("/spec/template/spec/containers/0/image").and_then(Value::as_str).map(str::to_owned),
         }
+    }
+
+    /// Whether the pods of a Deployment are being replaced. One that makes no progress any more does not keep others waiting: what it waits for
+    /// may be the very image that it is about to get.
+    #[must_use]
+    pub fn is_under_way(live: &Live) -> bool {
+        let rollout = Self::of(&live.content, live.status.as_ref());
+        rollout.stuck.is_none() && (!rollout.is_complete() || rollout.ready < rollout.wanted)
     }
 
     fn is_complete(&self) -> bool {

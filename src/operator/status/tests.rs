@@ -388,6 +388,12 @@ fn a_rollout_is_read_from_a_deployment() {
         Rollout { wanted: 2, ready: 1, updated: 2, observed: true, stuck: Some("deadline".into()), image: Some("x@sha256:abc".into()) }
     );
     assert!(!Rollout::of(&content, None).observed);
+    let live = |status: Value| crate::operator::child::Live { content: content.clone(), status: Some(status), ..Default::default() };
+    let done = json!({"observedGeneration": 4, "readyReplicas": 2, "updatedReplicas": 2});
+    let under_way = json!({"observedGeneration": 4, "readyReplicas": 2, "updatedReplicas": 1});
+    for (status, expected) in [(done, false), (under_way, true), (json!({"observedGeneration": 3}), true), (status, false)] {
+        assert_eq!(Rollout::is_under_way(&live(status.clone())), expected, "{status}");
+    }
 }
 
 fn phase() -> impl Strategy<Value = ConnectionPhase> {
