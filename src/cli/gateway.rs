@@ -112,12 +112,11 @@ async fn serve(args: Args) -> Result<(), GatewayError> {
         take(&gateway, read_file(&args.config_file).and_then(|bytes| Ok(Snapshot::from_json(&bytes)?)));
     }
     let options = ServerOptions {
-        listen: args.listen,
-        management: args.management,
         threads: args.threads,
         // The pod's preStop pause has already given balancers their time.
         lame_duck: Duration::from_millis(500),
         max_drain: Duration::MAX,
+        ..ServerOptions::local(args.listen, args.management)
     };
     let running = server::start(Arc::clone(&gateway), options)?;
     tracing::info!(listen = %running.listen_addr(), management = %running.management_addr(), ready = gateway.ready(), "serving");

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use http::header::{CONNECTION, CONTENT_TYPE, HeaderName, RETRY_AFTER};
+use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use super::body::Body;
@@ -133,6 +133,32 @@ pub fn stamp(headers: &mut HeaderMap, id: &HeaderValue) {
         headers.insert(HeaderName::from_static("x-request-id"), id.clone());
         headers.insert(HeaderName::from_static("request-id"), id.clone());
     }
+}
+
+/// A whole answer on the wire, for requests that no service gets to see. The connection is closed behind it.
+#[must_use]
+pub fn bytes(status: u16, reason: &str, code: &str, message: &str, dialect: Dialect) -> Vec<u8> {
+    let body = ErrorBody::new(status, code, message).render(dialect);
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(ORIGIN, HeaderValue::from_static(Origin::Gateway.as_str()));
+    // The same head would be refused again; a slow one may be faster the next time.
+    if status != 408 {
+        headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
+    }
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+    stamp(&mut headers, &request_id());
+    let mut out = format!("HTTP/1.1 {status} {reason}\r\n").into_bytes();
+    for (name, value) in &headers {
+        out.extend_from_slice(name.as_str().as_bytes());
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(value.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(&body);
+    out
 }
 
 /// Milliseconds as whole seconds for people and headers: rounded up, at least 1.

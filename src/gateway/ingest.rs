@@ -10,6 +10,7 @@ use hyper::body::Incoming;
 
 use super::admission::{Buffered, Buffers};
 use super::answer::Refusal;
+use super::sniff::Unfinished;
 
 /// Longest pause between two pieces of a body.
 const PIECE_TIME: Duration = Duration::from_secs(30);
@@ -65,21 +66,21 @@ pub struct Held {
 /// # Errors
 /// 413 when it is larger than `limit`, 503 when all bodies together hold too much, 408 when it comes too slowly, 400 when it breaks off.
 /// The rest of a refused body is read and thrown away in the background.
-pub async fn read(mut body: Incoming, limit: u64, buffers: &Buffers) -> Result<Held, Refusal> {
+pub async fn read(mut body: Incoming, limit: u64, buffers: &Buffers, unfinished: &Unfinished) -> Result<Held, Refusal> {
     let stated = body.size_hint().exact();
     if stated.is_some_and(|length| length > limit) {
-        linger(body);
+        linger(body, unfinished.clone());
         return Err(too_large(limit));
     }
     let Some(buffered) = buffers.reserve(stated.unwrap_or(STEP as u64)) else {
-        linger(body);
+        linger(body, unfinished.clone());
         return Err(full());
     };
     let mut reading = Reading { limit, buffers, buffered, stated: stated.is_some(), first: None, rest: BytesMut::new() };
     match tokio::time::timeout(WHOLE_TIME, reading.run(&mut body)).await.unwrap_or_else(|_| Err(too_slow())) {
         Ok(bytes) => Ok(Held { bytes, buffered: reading.buffered }),
         Err(refusal) => {
-            linger(body);
+            linger(body, unfinished.clone());
             Err(refusal)
         }
     }
@@ -140,8 +141,8 @@ impl Reading<'_> {
     }
 }
 
-/// Reads on in the background, so that the client can finish sending and then see the answer.
-pub fn linger(mut body: Incoming) {
+/// Reads on in the background, so that the client can finish sending and then see the answer. Until then no other request is expected.
+pub fn linger(mut body: Incoming, unfinished: Unfinished) {
     if body.is_end_stream() {
         return;
     }
@@ -157,6 +158,7 @@ pub fn linger(mut body: Incoming) {
         };
         // Whoever is slower than that does not wait for an answer.
         let _ = tokio::time::timeout(LINGER_TIME, drain).await;
+        drop(unfinished);
     });
 }
 

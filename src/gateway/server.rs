@@ -11,19 +11,22 @@ use std::time::Duration;
 
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::service::{ClientConnection, Worker};
-use super::sniff::{HeadWatch, Sniffed};
+use super::sniff::{HeadWatch, Sniffed, WRITE_STALL};
 use super::{Gateway, admin};
 
 /// Client connections that one runtime holds; further ones wait in the kernel's backlog.
 const MAX_CONNECTIONS: usize = 16_384;
 /// Bytes of a request's head, and of what hyper buffers beyond it while a body is read.
 const MAX_BUFFER: usize = 64 * 1024;
+/// When a silent client is asked for a sign of life, and how often from then on: one that is gone without a word is noticed although nothing is sent.
+const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 4096;
 
@@ -38,6 +41,8 @@ pub struct ServerOptions {
     pub threads: Option<NonZeroUsize>,
     /// How long connections are still accepted after the drain began, so that balancers have time to see `/readyz`.
     pub lame_duck: Duration,
+    /// How long a client may take nothing of its answer before its connection is closed.
+    pub write_stall: Duration,
     /// Longest wait for running requests after that; the settings' `drainDeadline` acts below it.
     pub max_drain: Duration,
 }
@@ -46,7 +51,14 @@ impl ServerOptions {
     /// Options for `run` and for tests: one second of grace altogether is not exceeded when nothing runs, and nine never.
     #[must_use]
     pub const fn local(listen: SocketAddr, management: SocketAddr) -> Self {
-        Self { listen, management, threads: None, lame_duck: Duration::from_millis(250), max_drain: Duration::from_secs(8) }
+        Self {
+            listen,
+            management,
+            threads: None,
+            lame_duck: Duration::from_millis(250),
+            write_stall: WRITE_STALL,
+            max_drain: Duration::from_secs(8),
+        }
     }
 }
 
@@ -112,7 +124,8 @@ pub fn start(gateway: Arc<Gateway>, options: ServerOptions) -> Result<Running, S
     };
     for (number, listener) in listeners.into_iter().enumerate() {
         let (worker, stop_accepting, stop) = (Worker::new(Arc::clone(&gateway)), running.stop_accepting.clone(), running.stop.clone());
-        let serve = move || async move { serve_clients(worker, listener, stop_accepting, stop).await };
+        let stall = options.write_stall;
+        let serve = move || async move { serve_clients(worker, listener, stall, stop_accepting, stop).await };
         running.threads.push(spawn(format!("proxy-{number}"), alive.clone(), serve)?);
     }
     let (stop, management_gateway) = (running.stop.clone(), Arc::clone(&gateway));
@@ -196,7 +209,13 @@ where
     thread::Builder::new().name(name).spawn(body).map_err(StartError::Thread)
 }
 
-async fn serve_clients(worker: Worker, listener: StdListener, stop_accepting: CancellationToken, stop: CancellationToken) {
+async fn serve_clients(
+    worker: Worker,
+    listener: StdListener,
+    write_stall: Duration,
+    stop_accepting: CancellationToken,
+    stop: CancellationToken,
+) {
     let listener = match TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "handing the listener to the event loop"),
@@ -209,7 +228,7 @@ async fn serve_clients(worker: Worker, listener: StdListener, stop_accepting: Ca
                 Ok((stream, _)) => {
                     let (worker, closing) = (Arc::clone(&worker), stop_accepting.clone());
                     tasks.spawn(async move {
-                        serve_connection(worker, stream, closing).await;
+                        serve_connection(worker, stream, write_stall, closing).await;
                         drop(permit);
                     });
                 }
@@ -233,16 +252,17 @@ async fn serve_clients(worker: Worker, listener: StdListener, stop_accepting: Ca
     }
 }
 
-async fn serve_connection(worker: Arc<Worker>, stream: TcpStream, closing: CancellationToken) {
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "setting TCP_NODELAY");
+async fn serve_connection(worker: Arc<Worker>, stream: TcpStream, write_stall: Duration, closing: CancellationToken) {
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE.0).with_interval(KEEPALIVE.1);
+    if let Err(error) = stream.set_nodelay(true).and_then(|()| SockRef::from(&stream).set_tcp_keepalive(&keepalive)) {
+        tracing::debug!(%error, "setting TCP_NODELAY and keepalive");
     }
     let watch = HeadWatch::new();
     let connection = ClientConnection::new(worker, Arc::clone(&watch));
     let mut http = http1::Builder::new();
     // Slow heads are the business of `Sniffed`, which answers them.
     http.max_buf_size(MAX_BUFFER).header_read_timeout(None).timer(TokioTimer::new());
-    let mut serving = pin!(http.serve_connection(TokioIo::new(Sniffed::new(stream, watch)), connection));
+    let mut serving = pin!(http.serve_connection(TokioIo::new(Sniffed::new(stream, watch, write_stall)), connection));
     let mut told = false;
     let ended = loop {
         tokio::select! {

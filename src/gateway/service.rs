@@ -17,7 +17,7 @@ use super::body::Body;
 use super::config::Loaded;
 use super::metrics::{EndpointLabel, Origin, RequestCounters};
 use super::pipeline::{Clock, Elsewhere};
-use super::sniff::HeadWatch;
+use super::sniff::{HeadWatch, Unfinished};
 use super::upstream::{Client, PoolLimits};
 use super::{Gateway, ingest, leases, models, pipeline};
 use crate::protocol::{Dialect, Endpoint};
@@ -64,9 +64,9 @@ impl Service<Request<Incoming>> for ClientConnection {
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let conflict = self.watch.begin_request();
-        let (worker, watch) = (Arc::clone(&self.worker), Arc::clone(&self.watch));
-        Box::pin(async move { Ok(serve(worker, watch, request, conflict).await) })
+        let (conflict, unfinished) = self.watch.begin_request();
+        let worker = Arc::clone(&self.worker);
+        Box::pin(async move { Ok(serve(worker, unfinished, request, conflict).await) })
     }
 }
 
@@ -121,7 +121,7 @@ impl Route {
 /// Lives from the head of a request to the end of its answer.
 struct Span {
     gateway: Arc<Gateway>,
-    watch: Arc<HeadWatch>,
+    unfinished: Unfinished,
     label: EndpointLabel,
     started: Instant,
     /// The request's place among those that the gateway runs at once.
@@ -130,7 +130,6 @@ struct Span {
 
 impl Drop for Span {
     fn drop(&mut self) {
-        self.watch.expect_head();
         drop(self.slot.take());
         self.gateway.metrics().finished(self.label, self.started.elapsed().as_secs_f64());
     }
@@ -146,11 +145,11 @@ pub(super) struct Answered {
     pub combo: Option<usize>,
 }
 
-async fn serve(worker: Arc<Worker>, watch: Arc<HeadWatch>, request: Request<Incoming>, conflict: bool) -> Response<Body> {
+async fn serve(worker: Arc<Worker>, unfinished: Unfinished, request: Request<Incoming>, conflict: bool) -> Response<Body> {
     let gateway = Arc::clone(&worker.gateway);
     let route = Route::of(request.uri().path());
     gateway.metrics().started();
-    let mut span = Span { gateway: Arc::clone(&gateway), watch, label: route.label(), started: Instant::now(), slot: None };
+    let mut span = Span { gateway: Arc::clone(&gateway), unfinished, label: route.label(), started: Instant::now(), slot: None };
     let id = answer::request_id();
     let (parts, body) = request.into_parts();
     let dialect = route.dialect(&parts);
@@ -161,7 +160,7 @@ async fn serve(worker: Arc<Worker>, watch: Arc<HeadWatch>, request: Request<Inco
         Err(refusal) => {
             // A client that waits for `100 Continue` sends nothing: there is nothing to read.
             if !parts.headers.contains_key(EXPECT) && !conflict {
-                ingest::linger(body);
+                ingest::linger(body, span.unfinished.clone());
             }
             Err(refusal)
         }
@@ -215,9 +214,10 @@ async fn handle(
     body: Incoming,
     span: &mut Span,
 ) -> Result<Answered, Refusal> {
+    let unfinished = span.unfinished.clone();
     let refuse = |body: Incoming, refusal: Refusal| {
         if !parts.headers.contains_key(EXPECT) {
-            ingest::linger(body);
+            ingest::linger(body, unfinished.clone());
         }
         Err(refusal)
     };
@@ -226,7 +226,7 @@ async fn handle(
             Ok(caller) => caller,
             Err(refusal) => return refuse(body, refusal),
         };
-        let held = ingest::read(body, MAX_LEASE_BODY, worker.gateway.buffers()).await?;
+        let held = ingest::read(body, MAX_LEASE_BODY, worker.gateway.buffers(), &unfinished).await?;
         return leases::answer(worker, &loaded, caller, &parts, &held.bytes).await;
     }
     let caller = match loaded.keys.authenticate(&parts.headers, KeyScope::Inference) {
@@ -234,6 +234,7 @@ async fn handle(
         Err(error) => return refuse(body, Refusal::policy(error.status(), error.code(), error.to_string())),
     };
     if let Route::Models = route {
+        ingest::linger(body, unfinished);
         return models::answer(&loaded, caller, &parts);
     }
     let Route::Inference(endpoint) = route else {
@@ -249,6 +250,6 @@ async fn handle(
     }
     let limit = loaded.snapshot.settings.max_request_bytes;
     let mut elsewhere = Elsewhere::default();
-    let held = elsewhere.during(ingest::read(body, limit, worker.gateway.buffers())).await?;
+    let held = elsewhere.during(ingest::read(body, limit, worker.gateway.buffers(), &unfinished)).await?;
     pipeline::run(worker, &loaded, caller, endpoint, parts, held, Clock { started: span.started, elsewhere }).await
 }

@@ -9,11 +9,13 @@ use crate::api::time::EpochMs;
 use crate::classify::FailureKind;
 use crate::snapshot::BreakerProfile;
 
-/// The right to send one probe through a half-open breaker. Each token has its own generation, so that the late result of a probe
-/// that was given up does nothing.
+/// The right to send one probe through a half-open breaker. A probe that takes longer than the reset timeout gives its place to another one, but its
+/// result still counts as long as the breaker has not closed or opened again since: otherwise answers that take longer could never close it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProbeToken {
     generation: u64,
+    /// The opening that it probes.
+    opening: u64,
 }
 
 /// What a breaker says to a request.
@@ -58,6 +60,8 @@ pub struct Breaker {
     opened: EpochMs,
     open_cycles: u32,
     generation: u64,
+    /// Number of the last opening; closing is the beginning of the next one, so that no token outlives it.
+    opening: u64,
     probes: Vec<Probe>,
 }
 
@@ -71,6 +75,7 @@ impl Default for Breaker {
             opened: EpochMs(0),
             open_cycles: 0,
             generation: 0,
+            opening: 0,
             probes: Vec::new(),
         }
     }
@@ -156,7 +161,7 @@ impl Breaker {
         }
         self.generation += 1;
         self.probes.push(Probe { generation: self.generation, started: now });
-        Admission::Probe(ProbeToken { generation: self.generation })
+        Admission::Probe(ProbeToken { generation: self.generation, opening: self.opening })
     }
 
     /// Gives a probe back without a result (its client left, or the answer says nothing about the provider).
@@ -169,7 +174,7 @@ impl Breaker {
         self.refresh(now, profile);
         let probing = self.phase == BreakerPhase::HalfOpen;
         let stands = match origin {
-            Origin::Probe(token) => self.take(token),
+            Origin::Probe(token) => self.judges(token),
             Origin::Current => true,
             Origin::BeforeOpening => !probing,
         };
@@ -202,7 +207,7 @@ impl Breaker {
                     self.phase = BreakerPhase::Closed;
                 }
             }
-            (BreakerPhase::HalfOpen, Origin::Probe(token)) if self.take(token) => self.reset(),
+            (BreakerPhase::HalfOpen, Origin::Probe(token)) if self.judges(token) => self.reset(),
             (BreakerPhase::Open | BreakerPhase::HalfOpen, Origin::Current) => self.reset(),
             (BreakerPhase::Open | BreakerPhase::HalfOpen, _) => {}
         }
@@ -210,7 +215,7 @@ impl Breaker {
 
     /// Closes it and forgets everything.
     pub fn reset(&mut self) {
-        *self = Self { generation: self.generation, ..Self::default() };
+        *self = Self { generation: self.generation, opening: self.opening + 1, ..Self::default() };
     }
 
     /// When the shown state changes by itself next: the end of an open window or of a quiet window.
@@ -278,14 +283,14 @@ impl Breaker {
     fn open(&mut self, now: EpochMs) {
         self.phase = BreakerPhase::Open;
         self.opened = now;
+        self.opening += 1;
         self.probes.clear();
     }
 
-    /// Ends the probe of this token; false when it is no longer running.
-    fn take(&mut self, token: ProbeToken) -> bool {
-        let before = self.probes.len();
+    /// Ends the probe of this token; false when it probed an earlier opening, about which nothing is asked any more.
+    fn judges(&mut self, token: ProbeToken) -> bool {
         self.release(token);
-        self.probes.len() < before
+        token.opening == self.opening
     }
 
     /// Cooldown of the last failure's kind, else the reset timeout.

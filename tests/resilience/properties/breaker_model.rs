@@ -41,6 +41,10 @@ struct Facts {
     last_failure: i64,
     kind: FailureKind,
     running: Vec<(usize, i64)>,
+    /// How often it has opened or closed.
+    turns: u32,
+    /// Admitted probes, and the turn in which each was.
+    probes: Vec<(usize, u32)>,
 }
 
 const FRESH: Facts = Facts {
@@ -51,7 +55,32 @@ const FRESH: Facts = Facts {
     last_failure: 0,
     kind: FailureKind::Transient,
     running: Vec::new(),
+    turns: 0,
+    probes: Vec::new(),
 };
+
+impl Facts {
+    fn turn(&mut self) {
+        self.turns += 1;
+        self.running.clear();
+    }
+
+    fn close(&mut self) {
+        let probes = std::mem::take(&mut self.probes);
+        *self = Self { turns: self.turns, probes, ..FRESH };
+        self.turn();
+    }
+
+    fn open(&mut self, now: i64) {
+        (self.phase, self.opened) = (BreakerPhase::Open, now);
+        self.turn();
+    }
+
+    /// The result of a probe counts until the breaker opens again or closes, however long it takes.
+    fn judged_by(&self, probe: usize) -> bool {
+        self.probes.contains(&(probe, self.turns))
+    }
+}
 
 struct Reference<'a> {
     profile: &'a BreakerProfile,
@@ -102,14 +131,16 @@ impl Reference<'_> {
     }
 
     fn happen(&self, facts: &mut Facts, now: i64, event: Event) {
-        let runs = |facts: &Facts, n: usize| facts.running.iter().any(|(m, _)| *m == n);
         match event {
-            Event::Reset => *facts = FRESH,
-            Event::Admitted(n) => facts.running.push((n, now)),
+            Event::Reset => facts.close(),
+            Event::Admitted(n) => {
+                facts.running.push((n, now));
+                facts.probes.push((n, facts.turns));
+            }
             Event::Released(n) => facts.running.retain(|(m, _)| *m != n),
             Event::Failure { kind, source } => {
                 match source {
-                    Source::Probe(n) if !runs(facts, n) => return,
+                    Source::Probe(n) if !facts.judged_by(n) => return,
                     Source::Before if facts.phase == BreakerPhase::HalfOpen => return,
                     _ => {}
                 }
@@ -120,16 +151,12 @@ impl Reference<'_> {
                     BreakerPhase::HalfOpen => {
                         facts.kind = kind;
                         facts.cycles += 1;
-                        facts.phase = BreakerPhase::Open;
-                        facts.opened = now;
-                        facts.running.clear();
+                        facts.open(now);
                     }
                     BreakerPhase::Closed | BreakerPhase::Degraded => {
                         facts.kind = kind;
                         if facts.failures >= self.profile.failure_threshold {
-                            facts.phase = BreakerPhase::Open;
-                            facts.opened = now;
-                            facts.running.clear();
+                            facts.open(now);
                         } else if facts.failures >= self.profile.degradation_threshold {
                             facts.phase = BreakerPhase::Degraded;
                         }
@@ -143,8 +170,8 @@ impl Reference<'_> {
                         facts.phase = BreakerPhase::Closed;
                     }
                 }
-                (BreakerPhase::HalfOpen, Source::Probe(n)) if runs(facts, n) => *facts = FRESH,
-                (_, Source::Current) => *facts = FRESH,
+                (BreakerPhase::HalfOpen, Source::Probe(n)) if facts.judged_by(n) => facts.close(),
+                (_, Source::Current) => facts.close(),
                 _ => {}
             },
         }
@@ -237,4 +264,42 @@ fn the_breaker_does_what_the_reference_says() {
         }
     }
     assert!(seen.len() >= 10, "the histories reach open breakers with several failed probes: {seen:?}");
+}
+
+/// A half-open breaker with its only probe, sent at the end of the open window.
+fn probing(profile: &BreakerProfile) -> (Breaker, ProbeToken, EpochMs) {
+    let mut breaker = Breaker::default();
+    for _ in 0..profile.failure_threshold {
+        breaker.failure(NOW, FailureKind::Transient, Origin::Current, profile);
+    }
+    let at = NOW.plus(profile.reset_timeout_ms);
+    let Admission::Probe(token) = breaker.admit(at, profile) else { panic!("no probe") };
+    (breaker, token, at)
+}
+
+#[test]
+fn answers_that_take_longer_than_the_reset_timeout_close_it_or_open_it_again() {
+    let profile = BreakerProfile::of(AuthClass::Local);
+    let late = |at: EpochMs| at.plus(profile.reset_timeout_ms + 1);
+    let (mut breaker, token, at) = probing(&profile);
+    breaker.success(late(at), Origin::Probe(token), &profile);
+    assert_eq!(breaker.phase(late(at), &profile), BreakerPhase::Closed);
+    let (mut breaker, token, at) = probing(&profile);
+    breaker.failure(late(at), FailureKind::Transient, Origin::Probe(token), &profile);
+    assert_eq!((breaker.phase(late(at), &profile), breaker.open_cycles()), (BreakerPhase::Open, 1));
+}
+
+#[test]
+fn a_lost_probe_blocks_nobody_and_the_result_of_an_earlier_opening_says_nothing() {
+    let profile = BreakerProfile::of(AuthClass::Local);
+    let (mut breaker, lost, at) = probing(&profile);
+    let later = at.plus(profile.reset_timeout_ms);
+    let Admission::Probe(second) = breaker.admit(later, &profile) else { panic!("wedged") };
+    breaker.failure(later, FailureKind::Transient, Origin::Probe(second), &profile);
+    breaker.success(later, Origin::Probe(lost), &profile);
+    assert_eq!(breaker.phase(later, &profile), BreakerPhase::Open);
+    let reopened = later.plus(breaker.open_duration_ms(&profile));
+    assert_eq!(breaker.phase(reopened, &profile), BreakerPhase::HalfOpen);
+    breaker.success(reopened, Origin::Probe(lost), &profile);
+    assert_eq!(breaker.phase(reopened, &profile), BreakerPhase::HalfOpen);
 }
