@@ -253,6 +253,7 @@ impl Running<'_> {
         }
         match sent {
             Err(error) => self.no_answer(permit, &error),
+            Ok(response) if response.status().is_redirection() => self.redirect(permit, response.status()),
             Ok(response) if !response.status().is_success() => self.error_answer(permit, response, elsewhere).await,
             Ok(response) if context.head.stream => self.stream(permit, response, elsewhere).await,
             Ok(response) => self.whole(permit, response, elsewhere).await,
@@ -297,6 +298,15 @@ impl Running<'_> {
         self.fail(permit, evidence, error.message.clone(), None)
     }
 
+    /// Nobody follows it: not the gateway, which would send the credential elsewhere, and not the client, which would leave the gateway.
+    fn redirect(&self, permit: Permit, status: StatusCode) -> Outcome {
+        let message = format!(
+            "the provider redirects with status {}, which is not followed: its baseURL must name the final address",
+            status.as_u16()
+        );
+        self.fail(permit, Evidence { status: 502, ..Evidence::default() }, message, None)
+    }
+
     async fn error_answer(&self, permit: Permit, response: Response<UpstreamBody>, elsewhere: &mut Elsewhere) -> Outcome {
         let (parts, body) = response.into_parts();
         let status = parts.status.as_u16();
@@ -325,8 +335,8 @@ impl Running<'_> {
         let buffers = self.context.shared.gateway().buffers();
         let (bytes, room) = match elsewhere.during(collect(body, most, self.idle(), buffers)).await {
             Ok(Collected::Whole { bytes, room }) => (bytes, room),
-            Ok(Collected::TooLarge { prefix, rest }) => {
-                let body = Body::stream(Chained::new(prefix, rest, self.idle(), self.ends()));
+            Ok(Collected::TooLarge { prefix, room, rest }) => {
+                let body = Body::stream(Chained::new((prefix, room), rest, self.idle(), self.ends()));
                 return self.succeed(permit, parts.status, headers::down(&parts.headers), body, None);
             }
             Err(error) => {

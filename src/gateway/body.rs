@@ -10,6 +10,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::BoxError;
+use super::admission::Buffered;
 
 /// A body that streams.
 pub type Stream = Pin<Box<dyn HttpBody<Data = Bytes, Error = BoxError> + Send>>;
@@ -58,6 +59,8 @@ impl Body {
 /// Bytes that were read already, and the body that follows them, which is passed on unread. It has deadlines of its own, and fails when one passes.
 pub struct Chained<B> {
     prefix: Bytes,
+    /// The prefix' share of the memory that all bodies may use.
+    room: Option<Buffered>,
     rest: B,
     idle: Duration,
     ends: Option<Instant>,
@@ -67,10 +70,10 @@ pub struct Chained<B> {
 }
 
 impl<B> Chained<B> {
-    /// Puts `prefix` in front of `rest`. `idle` is the longest silence of the provider (zero = no limit), `ends` the instant at which the whole answer must
+    /// Puts a prefix, with its share of the memory that all bodies may use, in front of `rest`. `idle` is the longest silence of the provider (zero = no limit), `ends` the instant at which the whole answer must
     /// be over.
-    pub fn new(prefix: Bytes, rest: B, idle: Duration, ends: Option<Instant>) -> Self {
-        let mut chained = Self { prefix, rest, idle, ends, timer: Box::pin(sleep_until(Instant::now())), handed_over: false };
+    pub fn new((prefix, room): (Bytes, Option<Buffered>), rest: B, idle: Duration, ends: Option<Instant>) -> Self {
+        let mut chained = Self { prefix, room, rest, idle, ends, timer: Box::pin(sleep_until(Instant::now())), handed_over: false };
         chained.rewind();
         chained
     }
@@ -107,7 +110,7 @@ where
             this.rewind();
         }
         if !this.prefix.is_empty() {
-            this.handed_over = true;
+            (this.handed_over, this.room) = (true, None);
             return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut this.prefix)))));
         }
         if let Poll::Ready(frame) = Pin::new(&mut this.rest).poll_frame(cx) {
@@ -163,5 +166,72 @@ impl HttpBody for Body {
             Payload::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Payload::Stream(stream) => stream.size_hint(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt;
+    use futures::channel::mpsc;
+    use http_body_util::{BodyExt, StreamBody};
+
+    use super::*;
+    use crate::gateway::admission::Buffers;
+
+    type Feed = mpsc::UnboundedSender<Result<Frame<Bytes>, BoxError>>;
+
+    fn chained(room: Option<Buffered>, ends: Option<Duration>) -> (Feed, Pin<Box<dyn HttpBody<Data = Bytes, Error = BoxError>>>) {
+        let (feed, rest) = mpsc::unbounded();
+        let ends = ends.map(|after| Instant::now() + after);
+        let body = Chained::new((Bytes::from_static(b"start"), room), StreamBody::new(rest.boxed()), Duration::from_secs(30), ends);
+        (feed, Box::pin(body))
+    }
+
+    fn say(feed: &Feed, text: &'static str) {
+        feed.unbounded_send(Ok(Frame::data(Bytes::from_static(text.as_bytes())))).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_unread_answer_has_the_deadlines_of_its_provider() {
+        let (feed, mut body) = chained(None, None);
+        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "start");
+        // What the client takes is its own time.
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        let begin = Instant::now();
+        let drip = async {
+            for _ in 0..3 {
+                tokio::time::sleep(Duration::from_secs(29)).await;
+                say(&feed, "more");
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = drip => {}
+            () = async { while body.frame().await.unwrap().is_ok() {} } => {}
+        }
+        assert_eq!(begin.elapsed().as_secs(), 3 * 29 + 30);
+
+        let (feed, mut body) = chained(None, Some(Duration::from_secs(40)));
+        say(&feed, "rest");
+        let begin = Instant::now();
+        let (mut got, mut failed) = (0, false);
+        while let (false, Some(frame)) = (failed, body.frame().await) {
+            failed = frame.is_err();
+            got += usize::from(!failed);
+            if got == 2 && !failed {
+                tokio::time::sleep(Duration::from_secs(20)).await;
+            }
+        }
+        assert_eq!((got, failed, begin.elapsed().as_secs()), (2, true, 40), "the whole answer has an end of its own");
+    }
+
+    #[tokio::test]
+    async fn the_prefix_counts_until_it_is_handed_over() {
+        let buffers = Buffers::default();
+        buffers.limit(5);
+        let (_feed, mut body) = chained(buffers.reserve(5), None);
+        assert!(buffers.reserve(1).is_none());
+        body.frame().await.unwrap().unwrap();
+        assert!(buffers.reserve(5).is_some());
     }
 }

@@ -261,7 +261,7 @@ async fn serve_connection(worker: Arc<Worker>, stream: TcpStream, write_stall: D
     let connection = ClientConnection::new(worker, Arc::clone(&watch));
     let mut http = http1::Builder::new();
     // Slow heads are the business of `Sniffed`, which answers them.
-    http.max_buf_size(MAX_BUFFER).header_read_timeout(None).timer(TokioTimer::new());
+    http.max_buf_size(MAX_BUFFER).max_header_size(MAX_BUFFER).header_read_timeout(None).timer(TokioTimer::new());
     let mut serving = pin!(http.serve_connection(TokioIo::new(Sniffed::new(stream, watch, write_stall)), connection));
     let mut told = false;
     let ended = loop {

@@ -211,7 +211,9 @@ impl Classifier {
         let Ok(chunk) = serde_json::from_slice::<ChatChunk<'_>>(trimmed) else {
             return if name == b"error" { Progress::Error } else { Progress::Malformed };
         };
-        if chunk.error.0 || name == b"error" {
+        let no_choice = chunk.choices.as_ref().is_none_or(Vec::is_empty);
+        let failed = chunk.base_resp.is_some_and(frames::BaseResponse::failed) || (chunk.errors.0 && no_choice);
+        if chunk.error.0 || failed || name == b"error" {
             return Progress::Error;
         }
         let facts = &mut self.facts;
@@ -220,7 +222,7 @@ impl Classifier {
         let mut best = Progress::None;
         // A usage-only chunk and the first role are steps; both also come with every empty chunk of some vendors, where they are none.
         let first = facts.frames == 0;
-        let mut step = chunk.usage.is_some() && chunk.choices.as_ref().is_none_or(Vec::is_empty);
+        let mut step = chunk.usage.is_some() && no_choice;
         for choice in chunk.choices.iter().flatten() {
             let delta = choice.delta.as_ref().or(choice.message.as_ref());
             step |= choice.finish_reason.is_some() || (first && delta.is_some_and(|d| d.role.is_some()));
@@ -379,7 +381,7 @@ pub(super) fn usage_of(wire: Option<&WireUsage>) -> Option<Usage> {
     usage
 }
 
-pub(super) use frames::{Block, ChatChoice, Count, Output, Present, Usage as UsageObject};
+pub(super) use frames::{BaseResponse, Block, ChatChoice, Count, Output, Present, Usage as UsageObject};
 
 #[cfg(test)]
 #[path = "progress_tests.rs"]

@@ -5,7 +5,9 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::progress::{Block, ChatChoice, Count, Output, Present, StreamFacts, Usage, UsageObject, explains_emptiness, usage_of};
+use super::progress::{
+    BaseResponse, Block, ChatChoice, Count, Output, Present, StreamFacts, Usage, UsageObject, explains_emptiness, usage_of,
+};
 use super::{Dialect, Endpoint};
 
 /// Checks of a 2xx answer (routing spec 5.4).
@@ -127,11 +129,14 @@ pub fn check_answer(
     if [&b"data:"[..], b"event:", b":"].iter().any(|p| trimmed.starts_with(p)) {
         return Ok(AnswerFacts::default());
     }
-    let answer: Answer<'_> = serde_json::from_slice(trimmed).map_err(|e| QualityFailure::NotJson(e.to_string()))?;
-    if answer.error.0 || answer.kind.as_deref() == Some("error") {
+    let answer: Answer<'_> = serde_json::from_slice(trimmed)
+        .map_err(|e| if is_error(trimmed) { QualityFailure::ErrorInside } else { QualityFailure::NotJson(e.to_string()) })?;
+    if answer.error.0 || answer.kind.as_deref() == Some("error") || answer.base_resp.is_some_and(BaseResponse::failed) {
         return Err(QualityFailure::ErrorInside);
     }
-    judge(endpoint, &answer, trimmed, expect.empty_stop_is_valid)?;
+    // Beside an answer that can be used, a list of errors is a list of warnings.
+    judge(endpoint, &answer, trimmed, expect.empty_stop_is_valid)
+        .map_err(|failure| if answer.errors.0 { QualityFailure::ErrorInside } else { failure })?;
     if *expect.validate != ValidateResponse::default() {
         validate(trimmed, expect.validate)?;
     }
@@ -140,6 +145,32 @@ pub fn check_answer(
         id: answer.id.filter(|i| i.len() <= 256).map(Cow::into_owned),
         finish_reason: finish.map(Cow::into_owned),
         usage: usage_of(answer.usage.as_ref()),
+    })
+}
+
+/// Whether a JSON body is an error in place of an answer: `error`, a `base_resp` that says so, or `errors` and nothing else that could be used.
+#[must_use]
+pub fn is_error(body: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Envelope {
+        #[serde(default)]
+        error: Present,
+        #[serde(default)]
+        errors: Present,
+        #[serde(default)]
+        base_resp: Option<BaseResponse>,
+        #[serde(default)]
+        choices: Present,
+        #[serde(default)]
+        content: Present,
+        #[serde(default)]
+        output: Present,
+        #[serde(default)]
+        data: Present,
+    }
+    serde_json::from_slice::<Envelope>(body).is_ok_and(|e| {
+        let answered = e.choices.0 || e.content.0 || e.output.0 || e.data.0;
+        e.error.0 || e.base_resp.is_some_and(BaseResponse::failed) || (e.errors.0 && !answered)
     })
 }
 
@@ -171,6 +202,10 @@ struct Answer<'a> {
     kind: Option<Cow<'a, str>>,
     #[serde(default)]
     error: Present,
+    #[serde(default)]
+    errors: Present,
+    #[serde(default)]
+    base_resp: Option<BaseResponse>,
     #[serde(borrow, default)]
     choices: Option<Vec<ChatChoice<'a>>>,
     #[serde(borrow, default)]

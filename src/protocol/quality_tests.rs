@@ -31,6 +31,9 @@ fn good_answers_pass_with_their_facts() {
         (Responses, r#"{"status":"queued"}"#),
         (Embeddings, r#"{"data":[{"embedding":[0.1]}]}"#),
         (Chat, "data: {}\n\n"),
+        (Chat, r#"{"choices":[{"message":{"content":"a"}}],"base_resp":{"status_code":0,"status_msg":"success"}}"#),
+        (Chat, r#"{"choices":[{"message":{"content":"a"}}],"errors":[],"base_resp":"fine"}"#),
+        (Chat, r#"{"choices":[{"message":{"content":"a"}}],"errors":[{"message":"a warning"}]}"#),
     ] {
         assert!(check(endpoint, body).is_ok(), "{body}: {:?}", check(endpoint, body));
     }
@@ -46,6 +49,17 @@ fn answers_that_are_none_fail() {
         (Chat, r#"{"error":{"message":"x"}}"#, QualityFailure::ErrorInside),
         (Chat, r#"{"choices":[],"error":{"code":"credits_exhausted","message":"balance is zero"}}"#, QualityFailure::ErrorInside),
         (Messages, r#"{"type":"error","error":{"type":"overloaded_error"}}"#, QualityFailure::ErrorInside),
+        (Chat, r#"{"choices":null,"base_resp":{"status_code":1002,"status_msg":"rate limit"}}"#, QualityFailure::ErrorInside),
+        (Messages, r#"{"base_resp":{"status_code":1004}}"#, QualityFailure::ErrorInside),
+        (Chat, r#"{"errors":[{"message":"quota exceeded"}]}"#, QualityFailure::ErrorInside),
+        (Chat, r#"{"status":429,"errors":[{"message":"quota exceeded"}]}"#, QualityFailure::ErrorInside),
+        (Responses, r#"{"errors":{"message":"quota exceeded"}}"#, QualityFailure::ErrorInside),
+        (Embeddings, r#"{"data":[],"errors":["quota exceeded"]}"#, QualityFailure::ErrorInside),
+        (
+            Chat,
+            r#"{"status":429}"#,
+            QualityFailure::NotJson("invalid type: integer `429`, expected a string at line 1 column 13".to_owned()),
+        ),
         (Chat, r#"{"id":"x","choices":[]}"#, QualityFailure::Shape("`choices`")),
         (Chat, r#"{"id":"x"}"#, QualityFailure::Shape("`choices`")),
         (Chat, r#"{"choices":[{"finish_reason":"stop"}]}"#, QualityFailure::Shape("`message` in one of its `choices`")),

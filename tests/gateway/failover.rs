@@ -2,6 +2,7 @@
 
 use crate::support::{Reply, Setup, Vendor};
 use omniroute::snapshot::Strategy;
+use serde_json::json;
 
 async fn two_vendors() -> (Vendor, Vendor, Setup) {
     let (one, two) = (Vendor::start().await, Vendor::start().await);
@@ -142,4 +143,53 @@ async fn fallback_none_is_exactly_one_call() {
     let got = served.send(request).await;
     assert_eq!((got.status, got.json()["error"]["message"].as_str()), (503, Some("later")));
     assert_eq!((one.calls().len(), two.calls().len()), (1, 0));
+}
+
+#[tokio::test]
+async fn a_redirect_is_a_failure_of_the_provider_and_reaches_nobody() {
+    for stream in [false, true] {
+        let (one, two, setup) = two_vendors().await;
+        let away = Reply::new(302, "").header("location", format!("{}/chat/completions", two.base_url()));
+        one.script("a", [away.clone()]);
+        one.script("b", [away.clone()]);
+        two.script("c", [away]);
+        let served = setup.start();
+        let got = if stream { served.chat_stream("assistant").await } else { served.chat("assistant").await };
+        assert_eq!((got.status, got.header("location")), (502, None), "{}", got.text());
+        assert_eq!(one.calls(), ["a", "b"]);
+        assert!(two.calls().iter().all(|key| key == "c"), "nobody follows it: {:?}", two.calls());
+    }
+}
+
+#[tokio::test]
+async fn an_error_that_cannot_be_decoded_is_not_passed_on() {
+    let (one, _two, setup) = two_vendors().await;
+    one.script("a", [Reply::new(400, "no gzip at all").header("content-encoding", "gzip")]);
+    let served = setup.start();
+    let got = served.chat("one/m1").await;
+    assert_eq!((got.header("content-encoding"), got.json()["error"].is_object()), (None, true), "{}", got.text());
+}
+
+/// What vendors say about an error inside a 200 means the same as an error of its own status.
+#[tokio::test]
+async fn errors_inside_a_success_are_classified() {
+    let limited = "Rate limit reached for requests";
+    for body in [
+        json!({"base_resp": {"status_code": 1002, "status_msg": limited}, "choices": null}),
+        json!({"errors": [{"message": limited}]}),
+        json!({"error": {"message": limited}}),
+    ] {
+        for stream in [false, true] {
+            let frame = format!("data: {body}\n\n");
+            let streamed = Reply::new(200, frame).header("content-type", "text/event-stream");
+            for reply in [Reply::new(200, &body)].into_iter().chain(stream.then_some(streamed)) {
+                let (one, _two, setup) = two_vendors().await;
+                one.script("a", [reply]);
+                let served = setup.start();
+                let got = if stream { served.chat_stream("assistant").await } else { served.chat("assistant").await };
+                assert!(got.status == 200 && got.text().contains("\"b\""), "{body}: {}", got.text());
+                assert_eq!(served.connection("a").await["reason"], "RateLimitExceeded", "{body} {stream}");
+            }
+        }
+    }
 }

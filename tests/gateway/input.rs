@@ -124,10 +124,66 @@ async fn head_floods_end_with_a_4xx() {
     let many: String = (0..500).map(|n| format!("x-{n}: y\r\n")).collect();
     let long = format!("x: {}\r\n", "y".repeat(100_000));
     for headers in [many, long] {
-        let answer = raw(&served, format!("POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\n{headers}\r\n").as_bytes()).await;
-        assert!(answer.starts_with("HTTP/1.1 4"), "{answer:.100}");
+        for (path, messages) in [("/v1/chat/completions", false), ("/v1/messages", true)] {
+            let answer = raw(&served, format!("POST {path} HTTP/1.1\r\nhost: g\r\n{headers}\r\n").as_bytes()).await;
+            assert!(answer.starts_with("HTTP/1.1 431 "), "{answer:.100}");
+            let error = refusal(&answer);
+            assert_eq!((error["type"] == "error", error["error"]["code"].as_str()), (messages, Some("headers_too_large")), "{answer}");
+        }
     }
     assert_eq!(served.chat("assistant").await.status, 200);
+}
+
+/// The body of a refusal that says who refuses and which request it was.
+fn refusal(answer: &str) -> serde_json::Value {
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.contains("x-omniroute-origin: gateway") && head.contains("x-omniroute-request-id: req_"), "{answer}");
+    serde_json::from_str(body).unwrap()
+}
+
+#[tokio::test]
+async fn what_is_no_http_is_answered_with_a_body() {
+    let (vendor, served) = serve(|_| {}).await;
+    for bytes in
+        ["hello\r\n\r\n", "GET /v1/models\r\n\r\n", "POST /v1/chat/completions HTTP/1.1\r\nhost g\r\n\r\n", "GET /\u{7} HTTP/1.1\r\n\r\n"]
+    {
+        let answer = raw(&served, bytes.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{bytes:?}: {answer}");
+        assert_eq!(refusal(&answer)["error"]["code"], "malformed_request", "{answer}");
+    }
+    let answer = raw(&served, b"POST /v1/messages HTTP/1.1\r\nbad header: x\r\n\r\n").await;
+    assert_eq!(refusal(&answer)["type"], "error", "{answer}");
+    assert_eq!(vendor.calls().len(), 0);
+}
+
+#[tokio::test]
+async fn line_feeds_alone_hide_no_framing_header() {
+    let (vendor, served) = serve(|_| {}).await;
+    let head =
+        "POST /v1/chat/completions HTTP/1.1\nhost: g\nauthorization: Bearer client\ncontent-length: 5\ntransfer-encoding: chunked\n\n0\n\n";
+    for prefix in ["", "\r\n\r\n"] {
+        let answer = raw(&served, format!("{prefix}{head}").as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("ambiguous_length"), "{answer}");
+    }
+    assert_eq!(vendor.calls().len(), 0);
+}
+
+#[tokio::test]
+async fn the_late_body_of_a_refused_request_is_not_the_head_of_the_next() {
+    let (_vendor, served) = serve(|_| {}).await;
+    let mut stream = TcpStream::connect(served.running.listen_addr()).await.unwrap();
+    let late = "\ncontent-length: 1\ntransfer-encoding: chunked\r\n\r\n";
+    let head =
+        format!("POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer nobody\r\ncontent-length: {}\r\n\r\n", late.len());
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = vec![0; 4096];
+    let n = stream.read(&mut answer).await.unwrap();
+    assert!(answer[..n].starts_with(b"HTTP/1.1 401"), "{}", String::from_utf8_lossy(&answer[..n]));
+    stream.write_all(late.as_bytes()).await.unwrap();
+    stream.write_all(b"GET /v1/models HTTP/1.1\r\nhost: g\r\nauthorization: Bearer client\r\nconnection: close\r\n\r\n").await.unwrap();
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).await.unwrap();
+    assert!(rest.contains("HTTP/1.1 200") && !rest.contains("ambiguous_length"), "{rest}");
 }
 
 #[tokio::test]

@@ -246,3 +246,47 @@ async fn a_conversation_goes_on_where_its_last_answer_was_made() {
     assert_eq!(ask(Some("resp_unknown")).await.json()["id"], "resp_a", "an unknown one is asked for in order");
     assert_eq!(vendor.calls(), ["a", "b", "b", "a"]);
 }
+
+#[tokio::test]
+async fn a_client_that_does_not_read_its_answer_holds_nothing_for_long() {
+    use tokio::io::AsyncWriteExt;
+    let vendor = Vendor::start().await;
+    let served = Setup::new()
+        .provider("one", &vendor.base_url())
+        .connection("one", "a", 1)
+        .combo("assistant", Strategy::Priority, &["one/m1"])
+        .change(|s| {
+            s.connections[0].max_concurrent = 1;
+            s.connections[0].rate_limits.max_wait_ms = 20_000;
+        })
+        .start_with(|options| options.write_stall = Duration::from_millis(300));
+    // More than all buffers between here and there hold.
+    vendor.script("a", [Reply::chat(&"x".repeat(64 << 20)), Reply::chat("a")]);
+    let body = json!({"model": "assistant", "messages": [{"role": "user", "content": "hi"}]}).to_string();
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer client\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut idle = tokio::net::TcpStream::connect(served.running.listen_addr()).await.unwrap();
+    idle.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+    seen(&vendor, 1).await;
+    assert_eq!(served.chat("assistant").await.content(), "a");
+    assert_eq!(served.connection("a").await["state"], "Active", "nobody is to blame");
+}
+
+/// Answers count among the bytes that may be held: without room they are passed on as they come, unread.
+#[tokio::test]
+async fn memory_for_answers_is_bounded() {
+    let empty = json!({"id": "x", "choices": [], "padding": "x".repeat(200_000)});
+    for (room, checked) in [(1 << 20, true), (20_000, false)] {
+        let (vendor, served) = two_accounts(|s| s.settings.max_buffered_bytes = room).await;
+        vendor.script("a", [Reply::new(200, &empty)]);
+        let got = served.chat("assistant").await;
+        if checked {
+            assert_eq!(got.content(), "b", "an answer without choices is none");
+        } else {
+            assert_eq!(got.json(), empty);
+        }
+        assert_eq!(served.chat("assistant").await.status, 200, "the memory came back");
+    }
+}

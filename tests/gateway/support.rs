@@ -255,9 +255,14 @@ impl Setup {
 
     /// A gateway on ports of its own.
     pub fn start(self) -> Served {
+        self.start_with(|_| ())
+    }
+
+    /// The same with options of its own.
+    pub fn start_with(self, change: impl FnOnce(&mut ServerOptions)) -> Served {
         let gateway = Gateway::new(Box::new(Memory)).unwrap();
         gateway.load(self.0, Vec::new()).unwrap();
-        Served::start(gateway)
+        Served::start_with(gateway, change)
     }
 }
 
@@ -269,9 +274,14 @@ pub struct Served {
 
 impl Served {
     pub fn start(gateway: Arc<Gateway>) -> Self {
+        Self::start_with(gateway, |_| ())
+    }
+
+    pub fn start_with(gateway: Arc<Gateway>, change: impl FnOnce(&mut ServerOptions)) -> Self {
         let local: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let mut options = ServerOptions::local(local, local);
         options.threads = std::num::NonZeroUsize::new(1);
+        change(&mut options);
         let running = start(Arc::clone(&gateway), options).unwrap();
         Self { gateway, running }
     }

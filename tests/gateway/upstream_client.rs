@@ -251,7 +251,7 @@ async fn redirects_are_answers() {
 async fn a_large_answer_is_handed_on_where_it_exceeds_the_limit() {
     let fake = fake(rule(Answer::default().body("x".repeat(300_000)))).await;
     let response = send(&Client::default(), &upstream(&fake.base_url()), CHAT).await.expect("answer");
-    let Collected::TooLarge { prefix, rest } = collect(response.into_body(), 100_000, LONG, &Buffers::default()).await.expect("body")
+    let Collected::TooLarge { prefix, rest, .. } = collect(response.into_body(), 100_000, LONG, &Buffers::default()).await.expect("body")
     else {
         panic!("held")
     };

@@ -138,7 +138,11 @@ impl Running<'_> {
                 Ok(response) => {
                     again.settled(RecoveryKind::Reopen, Recovered::No);
                     let Some(permit) = again.permit.take() else { return Err(Box::new(nothing_known())) };
-                    return Err(Box::new(self.error_answer(permit, response, elsewhere).await));
+                    let redirected = response.status().is_redirection();
+                    return Err(Box::new(match redirected {
+                        true => self.redirect(permit, response.status()),
+                        false => self.error_answer(permit, response, elsewhere).await,
+                    }));
                 }
                 Err(error) => broken = Broken::NoAnswer(error),
             }

@@ -17,7 +17,7 @@ use crate::gateway::body::Chained;
 use crate::gateway::upstream::{BodyError, Collected, collect, decode};
 use crate::protocol::Dialect;
 use crate::protocol::progress::StreamFacts;
-use crate::protocol::quality::check_stream_end;
+use crate::protocol::quality::{check_stream_end, is_error};
 use crate::protocol::restream::as_stream;
 
 /// Most bytes that are held before the commit; beyond it the answer counts as committed.
@@ -167,14 +167,15 @@ where
     };
     let (bytes, room) = match collected {
         Collected::Whole { bytes, room } => (bytes, room),
-        Collected::TooLarge { prefix, rest } => return Opened::Unchecked(Chained::new(prefix, rest, policy.idle, policy.ends())),
+        Collected::TooLarge { prefix, room, rest } => {
+            return Opened::Unchecked(Chained::new((prefix, room), rest, policy.idle, policy.ends()));
+        }
     };
     let bytes = match decode(headers, &bytes, MAX_JSON) {
         Ok(decoded) => decoded.unwrap_or(bytes),
         Err(error) => return failed(Some(TransportError::Quality), "upstream_bad_response", error.to_string()),
     };
-    let is_error = serde_json::from_slice::<serde_json::Value>(&bytes).is_ok_and(|v| v.get("error").is_some_and(|e| !e.is_null()));
-    if is_error {
+    if is_error(&bytes) {
         let message = "the provider answered with an error inside a success status".to_owned();
         return Opened::Failed(StreamFailure { transport: None, code: "upstream_error", body: bytes, message });
     }

@@ -116,6 +116,8 @@ pub enum Collected<B = UpstreamBody> {
     TooLarge {
         /// What was read.
         prefix: Bytes,
+        /// Its share of the memory that all bodies may use; less than its length when that ran out.
+        room: Option<Buffered>,
         /// What follows.
         rest: B,
     },
@@ -148,7 +150,7 @@ where
         timer.as_mut().reset(tokio::time::Instant::now() + idle);
         let stated = body.size_hint().exact().unwrap_or(0);
         if !read.push(data, limit, stated, buffers) {
-            return Ok(Collected::TooLarge { prefix: read.into_bytes(), rest: body });
+            return Ok(Collected::TooLarge { room: read.room.take(), prefix: read.into_bytes(), rest: body });
         }
     }
 }

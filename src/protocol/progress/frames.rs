@@ -129,7 +129,26 @@ pub(in crate::protocol) struct ChatChunk<'a> {
     #[serde(default)]
     pub error: Present,
     #[serde(default)]
+    pub errors: Present,
+    #[serde(default)]
+    pub base_resp: Option<BaseResponse>,
+    #[serde(default)]
     pub usage: Option<Usage>,
+}
+
+/// How some vendors say inside a 200 whether it went well.
+#[derive(Deserialize, Clone, Copy, Debug)]
+#[serde(untagged)]
+pub(in crate::protocol) enum BaseResponse {
+    Said { status_code: i64 },
+    Other(IgnoredAny),
+}
+
+impl BaseResponse {
+    /// True for an error.
+    pub const fn failed(self) -> bool {
+        matches!(self, Self::Said { status_code } if status_code != 0)
+    }
 }
 
 #[derive(Deserialize, Debug)]
