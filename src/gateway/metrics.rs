@@ -178,8 +178,11 @@ pub struct Metrics {
     attempts: IntCounterVec,
     failovers: IntCounterVec,
     duration: HistogramVec,
+    /// Those of `duration` by [`EndpointLabel`]: a request looks nothing up by name.
+    durations: [Histogram; ENDPOINTS.len()],
     overhead: Histogram,
     ttft: HistogramVec,
+    first_tokens: [Histogram; ENDPOINTS.len()],
     in_flight: IntGauge,
     rule_matches: IntCounterVec,
     load_failures: IntCounter,
@@ -200,6 +203,16 @@ impl Metrics {
         let fine = vec![0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.1, 1.0];
         let registry = Registry::new();
         let counters = |name: &str, help: &str, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
+        let duration = HistogramVec::new(
+            HistogramOpts::new("omniroute_request_duration_seconds", "Time from the request's head to the end of its answer.")
+                .buckets(seconds.clone()),
+            &["endpoint"],
+        )?;
+        let ttft = HistogramVec::new(
+            HistogramOpts::new("omniroute_time_to_first_token_seconds", "Time from the request's head to the first content of a stream.")
+                .buckets(seconds),
+            &["endpoint"],
+        )?;
         let metrics = Self {
             requests: counters(
                 "omniroute_requests_total",
@@ -216,11 +229,8 @@ impl Metrics {
                 "Requests that moved on from one connection to another, by the reason of the failure.",
                 &["from", "to", "reason"],
             )?,
-            duration: HistogramVec::new(
-                HistogramOpts::new("omniroute_request_duration_seconds", "Time from the request's head to the end of its answer.")
-                    .buckets(seconds.clone()),
-                &["endpoint"],
-            )?,
+            durations: ENDPOINTS.map(|endpoint| duration.with_label_values(&[endpoint])),
+            duration,
             overhead: Histogram::with_opts(
                 HistogramOpts::new(
                     "omniroute_gateway_overhead_seconds",
@@ -228,11 +238,8 @@ impl Metrics {
                 )
                 .buckets(fine),
             )?,
-            ttft: HistogramVec::new(
-                HistogramOpts::new("omniroute_time_to_first_token_seconds", "Time from the request's head to the first content of a stream.")
-                    .buckets(seconds),
-                &["endpoint"],
-            )?,
+            first_tokens: ENDPOINTS.map(|endpoint| ttft.with_label_values(&[endpoint])),
+            ttft,
             in_flight: IntGauge::new("omniroute_requests_in_flight", "Requests whose answer has not ended.")?,
             rule_matches: counters("omniroute_rule_matches_total", "Failed attempts that an operator rule matched.", &["rule", "mode"])?,
             load_failures: IntCounter::new("omniroute_snapshot_load_failures_total", "Snapshots that were refused; the last good one stays.")?,
@@ -307,7 +314,9 @@ impl Metrics {
     /// An answer has ended, `seconds` after its request started.
     pub fn finished(&self, endpoint: EndpointLabel, seconds: f64) {
         self.in_flight.dec();
-        self.duration.with_label_values(&[endpoint.as_str()]).observe(seconds);
+        if let Some(duration) = self.durations.get(endpoint as usize) {
+            duration.observe(seconds);
+        }
     }
 
     /// Requests whose answer has not ended.
@@ -323,7 +332,9 @@ impl Metrics {
 
     /// A stream's first content, `seconds` after its request started.
     pub fn first_token(&self, endpoint: EndpointLabel, seconds: f64) {
-        self.ttft.with_label_values(&[endpoint.as_str()]).observe(seconds);
+        if let Some(first_token) = self.first_tokens.get(endpoint as usize) {
+            first_token.observe(seconds);
+        }
     }
 
     /// Malformed frames of a stream that were skipped.
