@@ -11,7 +11,9 @@ use crate::protocol::Dialect;
 use crate::protocol::errors::ErrorBody;
 
 /// `x-omniroute-request-id`.
-pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-omniroute-request-id");
+pub static REQUEST_ID: HeaderName = HeaderName::from_static("x-omniroute-request-id");
+/// The two names under which the SDKs look for an id.
+static SDK_IDS: [HeaderName; 2] = [HeaderName::from_static("x-request-id"), HeaderName::from_static("request-id")];
 /// `x-omniroute-origin`.
 pub const ORIGIN: HeaderName = HeaderName::from_static("x-omniroute-origin");
 /// `x-should-retry`: the official SDKs obey it.
@@ -128,10 +130,11 @@ pub fn request_id() -> HeaderValue {
 /// Puts the request id on an answer. The ids of provider answers stay (decisions 9.13): ours goes beside them, and into the two names
 /// that the SDKs read only where the provider set none.
 pub fn stamp(headers: &mut HeaderMap, id: &HeaderValue) {
-    headers.insert(REQUEST_ID, id.clone());
-    if !headers.contains_key("x-request-id") && !headers.contains_key("request-id") {
-        headers.insert(HeaderName::from_static("x-request-id"), id.clone());
-        headers.insert(HeaderName::from_static("request-id"), id.clone());
+    headers.insert(&REQUEST_ID, id.clone());
+    if !SDK_IDS.iter().any(|name| headers.contains_key(name)) {
+        for name in &SDK_IDS {
+            headers.insert(name, id.clone());
+        }
     }
 }
 
@@ -200,7 +203,7 @@ mod tests {
         assert!(!headers.contains_key("x-request-id") && headers.contains_key("x-omniroute-request-id"));
         let mut headers = HeaderMap::new();
         stamp(&mut headers, &HeaderValue::from_static("req_1"));
-        assert_eq!((&headers["request-id"], &headers["x-request-id"]), (&headers[REQUEST_ID], &headers[REQUEST_ID]));
+        assert_eq!((&headers["request-id"], &headers["x-request-id"]), (&headers[&REQUEST_ID], &headers[&REQUEST_ID]));
     }
 
     #[test]

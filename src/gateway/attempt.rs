@@ -254,8 +254,9 @@ impl Running<'_> {
         match sent {
             Err(error) => self.no_answer(permit, &error),
             Ok(response) if response.status().is_redirection() => self.redirect(permit, response.status()),
-            Ok(response) if !response.status().is_success() => self.error_answer(permit, response, elsewhere).await,
-            Ok(response) if context.head.stream => self.stream(permit, response, elsewhere).await,
+            // Boxed, so that a request carries room only for what it takes.
+            Ok(response) if !response.status().is_success() => Box::pin(self.error_answer(permit, response, elsewhere)).await,
+            Ok(response) if context.head.stream => Box::pin(self.stream(permit, response, elsewhere)).await,
             Ok(response) => self.whole(permit, response, elsewhere).await,
         }
     }

@@ -88,7 +88,7 @@ impl Engine {
                     };
                 }
                 Step::Wait { ms, .. } => self.wait(Duration::from_millis(ms)).await,
-                Step::Stop(answer) => match self.wait_for_slot(&answer).await {
+                Step::Stop(answer) => match Box::pin(self.wait_for_slot(&answer)).await {
                     Some(Ok(())) => {}
                     Some(Err(error)) => return self.end(&limited(error)),
                     None => return self.end(&answer),

@@ -25,6 +25,8 @@ pub struct Bucket {
     pub reset_time: Option<EpochMs>,
 }
 
+/// How all names in [`BUCKETS`] begin.
+const PREFIXES: [&str; 2] = ["x-ratelimit-", "anthropic-ratelimit-"];
 /// Header names of a bucket: limit, remaining, reset.
 const BUCKETS: [(&str, [&str; 3]); 4] = [
     ("requests", ["x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"]),
@@ -44,6 +46,10 @@ pub struct Learned {
 impl Learned {
     /// Reads the headers of an answer.
     pub fn read(&self, headers: &HeaderMap, now: EpochMs) {
+        // Most answers of most vendors say nothing: then nothing is looked up.
+        if !headers.keys().any(|name| PREFIXES.iter().any(|prefix| name.as_str().starts_with(prefix))) {
+            return;
+        }
         let found: Vec<Bucket> = BUCKETS.iter().filter_map(|(window, names)| bucket(window, names, headers, now)).collect();
         if found.is_empty() {
             return;

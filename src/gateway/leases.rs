@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
@@ -28,9 +28,9 @@ use crate::routing::{Exclusion, ExclusionReason, Request, Resolved, Step, Walk};
 use crate::snapshot::KeyScope;
 
 /// Names the owner of a lease; only its hash is kept.
-const OWNER: &str = "x-omniroute-lease-owner";
+static OWNER: HeaderName = HeaderName::from_static("x-omniroute-lease-owner");
 /// Names the generation that a managed request runs under.
-const GENERATION: &str = "x-omniroute-lease-generation";
+static GENERATION: HeaderName = HeaderName::from_static("x-omniroute-lease-generation");
 /// Longest wait for a free connection.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 /// Connections that one acquisition looks at.
@@ -88,15 +88,15 @@ async fn on_table<T>(gateway: &Gateway, operation: impl Fn(&LeaseTable, EpochMs)
 
 /// The lease that the headers of an inference request name, if any, and whether the key may have one.
 pub(super) fn managed(headers: &HeaderMap, caller: Caller<'_>) -> Result<Option<Managed>, Refusal> {
-    let Some(owner) = headers.get(OWNER) else {
-        return match headers.get(GENERATION) {
+    let Some(owner) = headers.get(&OWNER) else {
+        return match headers.get(&GENERATION) {
             Some(_) => Err(refusal(&LeaseError::ContextRequired("X-OmniRoute-Lease-Owner"))),
             None => Ok(None),
         };
     };
     entitled(caller)?;
     let owner = owner_of(owner)?;
-    let generation = headers.get(GENERATION).ok_or(LeaseError::ContextRequired("X-OmniRoute-Lease-Generation"));
+    let generation = headers.get(&GENERATION).ok_or(LeaseError::ContextRequired("X-OmniRoute-Lease-Generation"));
     let generation = generation.and_then(|value| parse_generation(value.to_str().unwrap_or_default())).map_err(|error| refusal(&error))?;
     Ok(Some(Managed { owner, generation, key: caller.name.to_owned() }))
 }
@@ -209,7 +209,7 @@ pub(super) async fn answer(
     parts: &Parts,
     body: &[u8],
 ) -> Result<Answered, Refusal> {
-    let owner = parts.headers.get(OWNER).ok_or_else(|| refusal(&LeaseError::ContextRequired("X-OmniRoute-Lease-Owner")))?;
+    let owner = parts.headers.get(&OWNER).ok_or_else(|| refusal(&LeaseError::ContextRequired("X-OmniRoute-Lease-Owner")))?;
     let owner = owner_of(owner)?;
     let action: Action = serde_json::from_slice(body).map_err(|error| refuse(400, "LEASE_ACTION_INVALID", &error.to_string()))?;
     let gateway = &worker.gateway;

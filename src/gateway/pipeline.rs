@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::HeaderMap;
 use http::request::Parts;
+use http::{HeaderMap, HeaderName};
 use sha2::{Digest, Sha256};
 
 use super::answer::Refusal;
@@ -25,7 +25,7 @@ use crate::routing::{Needs, Request};
 use crate::snapshot::hex;
 
 /// `x-omniroute-fallback: none` asks for exactly one upstream call.
-const FALLBACK: &str = "x-omniroute-fallback";
+static FALLBACK: HeaderName = HeaderName::from_static("x-omniroute-fallback");
 
 /// What an answer needs as long as it lasts: everything about its request but the body.
 #[derive(Debug)]
@@ -148,7 +148,7 @@ pub(super) async fn run(
     let lease = leases::managed(&parts.headers, caller)?;
     let mut request = Request {
         key: Arc::clone(caller.policy),
-        single_call: parts.headers.get(FALLBACK).is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"none")),
+        single_call: parts.headers.get(&FALLBACK).is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"none")),
         needs: needs(&head),
         cache_key: loaded.wants_cache_key.then(|| cache_key(&head, &held.bytes)).flatten(),
         only_connection: bound_to(worker, loaded, caller, &head, now),

@@ -227,7 +227,7 @@ async fn handle(
             Err(refusal) => return refuse(body, refusal),
         };
         let held = ingest::read(body, MAX_LEASE_BODY, worker.gateway.buffers(), &unfinished).await?;
-        return leases::answer(worker, &loaded, caller, &parts, &held.bytes).await;
+        return Box::pin(leases::answer(worker, &loaded, caller, &parts, &held.bytes)).await;
     }
     let caller = match loaded.keys.authenticate(&parts.headers, KeyScope::Inference) {
         Ok(caller) => caller,

@@ -129,7 +129,9 @@ pub fn check_answer(
     if [&b"data:"[..], b"event:", b":"].iter().any(|p| trimmed.starts_with(p)) {
         return Ok(AnswerFacts::default());
     }
-    let answer: Answer<'_> = serde_json::from_slice(trimmed)
+    // Once for the whole body is a fraction of what the parser would do for each string.
+    let text = std::str::from_utf8(trimmed).map_err(|e| QualityFailure::NotJson(e.to_string()))?;
+    let answer: Answer<'_> = serde_json::from_str(text)
         .map_err(|e| if is_error(trimmed) { QualityFailure::ErrorInside } else { QualityFailure::NotJson(e.to_string()) })?;
     if answer.error.0 || answer.kind.as_deref() == Some("error") || answer.base_resp.is_some_and(BaseResponse::failed) {
         return Err(QualityFailure::ErrorInside);

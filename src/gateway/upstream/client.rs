@@ -83,7 +83,8 @@ impl Client {
                 Ok(response) => return Ok(response),
             }
         }
-        let conn = open(origin).await?;
+        // Dialling is rare and its state is large: without the box every request would carry room for it.
+        let conn = Box::pin(open(origin)).await?;
         match self.exchange(conn, prepared, request(upstream, prepared, &call), call.response_start).await {
             Ok(response) => Ok(response),
             Err(Failure::Final(error)) => Err(error),

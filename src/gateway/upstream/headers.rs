@@ -6,7 +6,7 @@ use http::header::{
 };
 
 /// What a client may say to every provider.
-const UP: [HeaderName; 9] = [
+static UP: [HeaderName; 9] = [
     CONTENT_TYPE,
     ACCEPT,
     USER_AGENT,
@@ -19,7 +19,7 @@ const UP: [HeaderName; 9] = [
 ];
 
 /// Hop-by-hop headers: they belong to one connection.
-const HOP: [HeaderName; 9] = [
+static HOP: [HeaderName; 9] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
