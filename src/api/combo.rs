@@ -87,10 +87,10 @@ pub struct ComboSpec {
     /// Permits optimizations that trade money for latency, such as `hedging` and `predictiveTtft`.
     #[serde(default)]
     pub zero_latency_optimizations_enabled: bool,
-    /// Starts the next target when the first one is slow.
+    /// Starts the next target beside one that is slow; the first acceptable answer wins. Never beside or past a protected target.
     #[serde(default)]
     pub hedging: bool,
-    /// How long the first target may be silent before the next one is started.
+    /// Hedging: how long a target may be silent before the next one is started; the first content of a stream counts as an answer.
     #[serde(default = "hedge_delay")]
     #[schemars(extend("x-duration" = ["1ms", "1m"]))]
     pub hedge_delay: Duration,

@@ -132,7 +132,6 @@ fn one(
     if spec.strategy == api::combo::Strategy::Pipeline && targets.len() < spec.targets.len() {
         return None;
     }
-    not_there_yet(name, spec, findings);
     super::composed::check(name, spec, index, snapshot, findings)?;
     let ms = |d: &api::Duration| d.ms().unwrap_or(0);
     Some(snapshot::Combo {
@@ -308,17 +307,6 @@ fn tiers(name: &str, spec: &api::ComboSpec, targets: &[Target], findings: &mut V
     let mut seen = BTreeSet::new();
     order.retain(|t| known.contains(t.as_str()) && seen.insert(t.clone()));
     order
-}
-
-/// Fields that the schema has and nothing acts on yet are refused, never ignored (decisions 10.11).
-fn not_there_yet(name: &str, spec: &api::ComboSpec, findings: &mut Vec<Finding>) {
-    let later = [("spec.hedging", spec.hedging)];
-    for (field, used) in later {
-        if used {
-            let message = format!("`{}` is not there yet: remove the field", field.trim_start_matches("spec."));
-            findings.push(Finding::new((KIND, name), field, "NotImplemented", Severity::Error, message));
-        }
-    }
 }
 
 fn context(spec: &api::ComboSpec) -> ContextRules {

@@ -1,5 +1,7 @@
 //! The attempt loop: asks routing what comes next, does it, and tells routing what came of it.
 
+mod hedge;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,6 +48,15 @@ struct Reserved {
 enum Progress {
     Answered(Answered),
     Open(Box<Engine>),
+}
+
+/// Which of two attempts at the same time an outcome belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Side {
+    /// The one that was started last.
+    Last,
+    /// The one that the last one was started beside, if it was.
+    Aside,
 }
 
 /// The attempt loop of one request.
@@ -115,19 +126,28 @@ impl Engine {
             self.times.elsewhere.during(tokio::time::sleep(Duration::from_millis(dispatch.delay_ms))).await;
         }
         let reserved = self.reserved.take().map(|reserved| reserved.pass);
+        if let Some(delay) = self.hedge_delay(&dispatch) {
+            return self.race(dispatch, reserved, delay).await;
+        }
         let outcome = attempt::run(&self.context, &dispatch, reserved, &mut self.times.elsewhere).await;
+        self.settle(dispatch, outcome, Side::Last)
+    }
+
+    /// Tells routing what came of a dispatch.
+    fn settle(mut self, dispatch: Box<Dispatch>, outcome: Outcome, side: Side) -> Progress {
         let now = clock::now();
         match outcome {
-            Outcome::Refused(exclusion) => self.walk.refused_locally(exclusion, None),
+            Outcome::Refused(exclusion) => self.tell(side, |walk| walk.refused_locally(exclusion, None)),
             Outcome::Capped(gated, blocked) => {
                 let answer = limited(queue::full(blocked));
-                self.walk.refused_locally(Exclusion::of(ExclusionReason::ConcurrencyCap), Some(answer));
+                self.tell(side, |walk| walk.refused_locally(Exclusion::of(ExclusionReason::ConcurrencyCap), Some(answer)));
                 self.capped.push(Capped { dispatch, gated });
             }
             Outcome::Expired(limit) => {
                 let message = format!("the request ran longer than the {} ms that rateLimits.executionMaxWait allows", limit.as_millis());
                 let answer = ending::local(504, "RATE_LIMIT_EXECUTION_TIMEOUT", &message, None);
-                self.walk.refused_locally(Exclusion::of(ExclusionReason::ConcurrencyCap), Some(answer));
+                self.count(&dispatch, false);
+                self.tell(side, |walk| walk.expired(answer));
             }
             Outcome::Fenced(error) => {
                 let response = leases::refusal(&error).into_response(self.context.shared.endpoint.dialect());
@@ -136,18 +156,26 @@ impl Engine {
             Outcome::Served { response, latency_ms, origin, holds } => {
                 self.hopped(&dispatch);
                 self.count(&dispatch, true);
+                self.walk.decide(side == Side::Aside, now);
                 self.walk.succeeded(latency_ms, now);
                 return Progress::Answered(self.served(&dispatch, response, origin, holds));
             }
             Outcome::Failed(failed) => {
                 self.hopped(&dispatch);
                 self.count(&dispatch, false);
-                self.walk.failed(&failed.as_failure(), now);
+                self.tell(side, |walk| walk.failed(&failed.as_failure(), now));
                 self.previous = Some((Arc::clone(&dispatch.connection.name), failed.verdict.reason));
                 self.last = Some((dispatch, failed.kept));
             }
         }
         Progress::Open(Box::new(self))
+    }
+
+    fn tell(&mut self, side: Side, outcome: impl FnOnce(&mut Walk)) {
+        match side {
+            Side::Last => outcome(&mut self.walk),
+            Side::Aside => self.walk.settle_aside(clock::now(), outcome),
+        }
     }
 
     /// Counts a move from the connection that failed before to this one.

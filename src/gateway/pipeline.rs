@@ -71,7 +71,7 @@ impl Shared {
 }
 
 /// What stays the same for all attempts of a request.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Context {
     /// What outlives the attempts.
     pub shared: Arc<Shared>,

@@ -4,6 +4,7 @@
 mod bugs;
 mod compose;
 mod failover;
+mod hedging;
 mod input;
 mod lane;
 mod leases;

@@ -93,6 +93,9 @@ impl Ending<'_> {
 
 fn stopped(ending: &Ending<'_>) -> Answer {
     let Some(last) = ending.failures.last() else {
+        if let Some(local) = &ending.local {
+            return local.clone();
+        }
         return Answer::new(503, "no_upstream_response", Family::Unavailable, format!("`{}` gave no answer", ending.name))
             .because("no_upstream_response", Recovery::Retry);
     };

@@ -1,6 +1,6 @@
 //! What the gateway itself could not dispatch, and how the walk goes on there once a slot is free.
 
-use super::super::answers::Answer;
+use super::super::answers::{Answer, Why};
 use super::super::exhaustion::Standing;
 use super::super::live::{Exclusion, ExclusionReason, Live};
 use super::super::strategies::EventKind;
@@ -24,7 +24,9 @@ impl Walk {
         if let Some(inner) = &self.request.inner {
             inner.budget.take_back();
         }
-        self.order.pop();
+        if let Some(at) = self.order.iter().rposition(|label| *label == running.leaf.label) {
+            self.order.remove(at);
+        }
         self.exhaustion.refuse(&running.leaf, &running.connection);
         if let Some(visit) = &mut self.visit
             && !exclusion.is_quota()
@@ -37,6 +39,22 @@ impl Walk {
             self.local = [self.local.take(), answer].into_iter().flatten().min_by_key(|a| a.retry_after_seconds);
             let here = |frame: &Frame| Frame { pending: Vec::new(), reserved: false, ..frame.clone() };
             self.slotless.push(Slotless { frames: self.frames.iter().map(here).collect(), running });
+        }
+    }
+
+    /// The gateway itself ended the attempt: its longest execution is over. It counts as an attempt and blames nobody; `answer` is what the
+    /// client gets if nothing else can serve.
+    pub fn expired(&mut self, answer: Answer) {
+        let Some(running) = self.running.take() else { return };
+        self.spend();
+        self.last = None;
+        self.exhaustion.refuse(&running.leaf, &running.connection);
+        self.block(None);
+        let exclusion = Exclusion::of(ExclusionReason::ConcurrencyCap);
+        self.exclude(&running.leaf, &running.identity, Some(&running.connection), exclusion, None);
+        self.local = Some(answer);
+        if self.request.single_call {
+            self.ending = Some(Why::SingleCall);
         }
     }
 

@@ -11,12 +11,14 @@
 //! ```
 
 mod finish;
+mod hedge;
 mod local;
 mod moves;
 
 use std::sync::Arc;
 
 pub(super) use finish::excluded_entry;
+use hedge::Aside;
 use local::Slotless;
 
 use super::answers::{self, Answer, Excluded, FailureRecord, Why};
@@ -201,6 +203,8 @@ pub struct Walk {
     visited: Vec<usize>,
     visit: Option<Visit>,
     running: Option<Running>,
+    /// The attempt that `running` was started beside.
+    aside: Option<Aside>,
     /// Retry on the same connection after this pause.
     again: Option<u64>,
     /// Pause before the next target.
@@ -276,6 +280,7 @@ impl Walk {
             visited: Vec::new(),
             visit: None,
             running: None,
+            aside: None,
             again: None,
             pause_ms: 0,
             ending: None,
@@ -366,10 +371,7 @@ impl Walk {
         let quota = answers::is_quota(verdict.reason) && !failure.quality && !failure.timeout;
         self.record(&running, failure, quota);
         if !is_dead_credential(verdict) {
-            self.counted += 1;
-            if let Some(inner) = &self.request.inner {
-                inner.budget.fail();
-            }
+            self.spend();
         }
         self.exhaustion.add(&running.leaf, &running.connection, verdict, failure.status);
         if !quota {
@@ -401,12 +403,22 @@ impl Walk {
         let short_rest = verdict.cooldown_ms <= MAX_FALLBACK_REST_MS && matches!(failure.status, 502..=504);
         self.pause_ms = if short_rest { verdict.cooldown_ms.min(self.limits.fallback_delay_ms) } else { 0 };
     }
+
+    /// Counts an attempt against `attempts.max`.
+    fn spend(&mut self) {
+        self.counted += 1;
+        if let Some(inner) = &self.request.inner {
+            inner.budget.fail();
+        }
+    }
 }
 
 impl Drop for Walk {
     fn drop(&mut self) {
         // The instant is of no interest to the strategies: an entry is left, whenever that is.
-        self.leave_everything(self.request.received);
+        let now = self.request.received;
+        self.decide(false, now);
+        self.leave_everything(now);
     }
 }
 
