@@ -175,6 +175,11 @@ impl Census {
         };
     }
 
+    /// Another replica counts from now on.
+    pub fn clear(&self) {
+        self.by_namespace.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     /// Writes the sums.
     pub fn publish(&self, metrics: &Metrics) {
         let (mut sums, mut not_ready) = (BTreeMap::new(), BTreeMap::new());

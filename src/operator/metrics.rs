@@ -73,7 +73,7 @@ impl Metrics {
             pods: gauges("observed_pods", "Gateway pods by whether they answer.", &["state"])?,
             oldest_observation: Gauge::with_opts(opts(
                 "oldest_observation_seconds",
-                "Age of the oldest answer of a ready gateway pod; 0 without pods or on a standby.",
+                "Age of the oldest answer of a gateway pod; 0 without pods.",
             ))?,
             registry: Registry::new(),
         };

@@ -147,6 +147,7 @@ impl Worker {
     /// Another replica may have written meanwhile: what was remembered of written things is worthless.
     pub fn leadership_changed(&self) {
         self.states.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.parts.census.clear();
     }
 
     fn state(&self, namespace: &str) -> Arc<AsyncMutex<State>> {
