@@ -81,24 +81,25 @@ impl Engine {
     ///
     /// # Errors
     /// The name means nothing.
-    pub fn new(context: Context, resolved: &Resolved, request: Request, times: Clock) -> Result<Self, Refusal> {
+    pub fn new(context: Context, resolved: &Resolved, request: Request, times: Clock) -> Result<Box<Self>, Refusal> {
         let name = &context.head.model;
         let walk = Walk::new(&context.shared.loaded.router, resolved, name, request)
             .ok_or_else(|| Refusal::new(404, "model_not_found", format!("there is no model `{name}` here")).param("model").hopeless())?;
-        Ok(Self { context, walk, times, previous: None, last: None, capped: Vec::new(), reserved: None, queued: 0 })
+        // In a box from the beginning: a future that held it would be copied with it.
+        Ok(Box::new(Self { context, walk, times, previous: None, last: None, capped: Vec::new(), reserved: None, queued: 0 }))
     }
 
     /// Walks until there is an answer.
-    pub async fn run(mut self) -> Answered {
+    pub async fn run(mut self: Box<Self>) -> Answered {
         loop {
             match self.next() {
                 Step::Dispatch(dispatch) => {
                     self = match self.dispatch(dispatch).await {
                         Progress::Answered(answered) => return answered,
-                        Progress::Open(engine) => *engine,
+                        Progress::Open(engine) => engine,
                     };
                 }
-                Step::Wait { ms, .. } => self.wait(Duration::from_millis(ms)).await,
+                Step::Wait { ms, .. } => Box::pin(self.wait(Duration::from_millis(ms))).await,
                 Step::Stop(answer) => match Box::pin(self.wait_for_slot(&answer)).await {
                     Some(Ok(())) => {}
                     Some(Err(error)) => return self.end(&limited(error)),
@@ -121,20 +122,20 @@ impl Engine {
         step
     }
 
-    async fn dispatch(mut self, dispatch: Box<Dispatch>) -> Progress {
+    async fn dispatch(mut self: Box<Self>, dispatch: Box<Dispatch>) -> Progress {
         if dispatch.delay_ms > 0 {
             self.times.elsewhere.during(tokio::time::sleep(Duration::from_millis(dispatch.delay_ms))).await;
         }
         let reserved = self.reserved.take().map(|reserved| reserved.pass);
         if let Some(delay) = self.hedge_delay(&dispatch) {
-            return self.race(dispatch, reserved, delay).await;
+            return Box::pin(self.race(dispatch, reserved, delay)).await;
         }
         let outcome = attempt::run(&self.context, &dispatch, reserved, &mut self.times.elsewhere).await;
         self.settle(dispatch, outcome, Side::Last)
     }
 
     /// Tells routing what came of a dispatch.
-    fn settle(mut self, dispatch: Box<Dispatch>, outcome: Outcome, side: Side) -> Progress {
+    fn settle(mut self: Box<Self>, dispatch: Box<Dispatch>, outcome: Outcome, side: Side) -> Progress {
         let now = clock::now();
         match outcome {
             Outcome::Refused(exclusion) => self.tell(side, |walk| walk.refused_locally(exclusion, None)),
@@ -168,7 +169,7 @@ impl Engine {
                 self.last = Some((dispatch, failed.kept));
             }
         }
-        Progress::Open(Box::new(self))
+        Progress::Open(self)
     }
 
     fn tell(&mut self, side: Side, outcome: impl FnOnce(&mut Walk)) {
@@ -191,7 +192,7 @@ impl Engine {
         }
     }
 
-    fn served(self, dispatch: &Dispatch, response: Response<Body>, origin: Origin, holds: Holds) -> Answered {
+    fn served(self: Box<Self>, dispatch: &Dispatch, response: Response<Body>, origin: Origin, holds: Holds) -> Answered {
         self.account_for(true);
         let decision = self.decision(dispatch);
         let mut answered = ending::served(response, origin, decision, dispatch.emergency, self.walk);

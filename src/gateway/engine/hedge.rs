@@ -26,12 +26,12 @@ impl Engine {
 
     /// Makes a dispatch, and another one when it gives no answer within `delay`. The commit of a stream is an answer. Whoever comes too late
     /// is dropped as if its client had gone: nobody is blamed. A third one is not started before both have failed.
-    pub(super) async fn race(self, dispatch: Box<Dispatch>, reserved: Option<Pass>, delay: Duration) -> Progress {
+    pub(super) async fn race(self: Box<Self>, dispatch: Box<Dispatch>, reserved: Option<Pass>, delay: Duration) -> Progress {
         let (context, begin) = (self.context.clone(), Instant::now());
         let mut elsewhere = Elsewhere::default();
         let mut aside = Box::pin(attempt::run(&context, &dispatch, reserved, &mut elsewhere));
         let alone = tokio::time::timeout(delay, &mut aside).await;
-        let mut engine = Box::new(self);
+        let mut engine = self;
         if alone.is_err() {
             while let Some(beside) = engine.beside() {
                 let mut elsewhere = Elsewhere::default();
