@@ -157,13 +157,13 @@ pub(super) async fn run(
     let shared =
         Shared { worker: Arc::clone(worker), loaded: Arc::clone(loaded), endpoint, caller: caller.name.to_owned(), session, lease };
     if let Some(lease) = &shared.lease {
-        request.only_connection = Some(leases::bind(&shared, lease, &resolved, &request, &head.model).await?);
+        request.only_connection = Some(Box::pin(leases::bind(&shared, lease, &resolved, &request, &head.model)).await?);
     }
     let context = Context { shared: Arc::new(shared), headers: parts.headers, head, body: held.bytes, purpose: Purpose::Answer };
     // Held for replays until the answer begins; an answer that streams needs none of it.
     let _buffered = held.buffered;
     match compose::composed(&context.shared, &resolved, &request) {
-        Some(combo) => Ok(compose::run(context, combo, request, times).await),
+        Some(combo) => Ok(Box::pin(compose::run(context, combo, request, times)).await),
         None => Ok(Engine::new(context, &resolved, request, times)?.run().await),
     }
 }
