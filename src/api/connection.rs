@@ -223,10 +223,10 @@ pub struct ClaudeOptions {
     /// Goes on in the low-priority lane when the usage window is spent.
     #[serde(default)]
     pub low_priority_mode: bool,
-    /// Uses the weekly reset of the limit when the usage window is spent.
+    /// Uses the weekly reset of the limit when the 5-hour window is spent, before `lowPriorityMode`; needs `organizationUUID`.
     #[serde(default)]
     pub auto_limit_reset: bool,
-    /// Organization id for the reset. Without it: asked from the vendor.
+    /// Organization whose limit `autoLimitReset` resets.
     #[serde(rename = "organizationUUID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 36, max = 36), regex(pattern = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"))]
     pub organization_uuid: Option<String>,

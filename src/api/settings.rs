@@ -82,9 +82,6 @@ pub struct ResilienceSettingsSpec {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100), inner(length(min = 3, max = 500)), extend("x-kubernetes-list-type" = "set"))]
     pub custom_banned_signals: Vec<String>,
-    /// Whether failures of the gateway's own probes may make a connection terminal. Environment `PROBE_CAN_DISABLE`, default false.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub probe_can_disable: Option<bool>,
 }
 
 impl Default for ResilienceSettingsSpec {
@@ -111,7 +108,6 @@ impl Default for ResilienceSettingsSpec {
             rotation: None,
             disabled_builtins: Vec::new(),
             custom_banned_signals: Vec::new(),
-            probe_can_disable: None,
         }
     }
 }

@@ -119,7 +119,7 @@ fn one(
             cooldown,
             claude: spec.claude.as_ref().map_or_else(ClaudeOptions::default, |c| ClaudeOptions {
                 low_priority_mode: c.low_priority_mode,
-                auto_limit_reset: false,
+                auto_limit_reset: c.auto_limit_reset && c.organization_uuid.is_some(),
                 organization_uuid: c.organization_uuid.clone(),
             }),
             allowed_hosts: credential.allowed_hosts,
@@ -208,9 +208,10 @@ fn credential(
     }
     let grant = oauth::grant(index, resource, provider, secret, &value, expires);
     warnings.extend(refreshing(name, spec, secret_name, grant.as_ref()));
-    if spec.claude.as_ref().is_some_and(|c| c.auto_limit_reset) {
-        let message = "the weekly limit reset is not there yet (`autoLimitReset`): remove the field; `lowPriorityMode` works";
-        warnings.push(Finding::new((KIND, name), "spec.claude.autoLimitReset", "NotImplemented", Severity::Error, message));
+    if spec.claude.as_ref().is_some_and(|c| c.auto_limit_reset && c.organization_uuid.is_none()) {
+        let message =
+            "`autoLimitReset` needs the id of the organization whose limit is reset: give `organizationUUID`; until then nothing is reset";
+        warnings.push(Finding::new((KIND, name), "spec.claude.organizationUUID", "InvalidSpec", Severity::Error, message));
     }
     Ok(Credential {
         fingerprint: fingerprint(&options.fingerprint_key, &[value.as_bytes(), &refresh]),

@@ -79,7 +79,6 @@ pub fn compile(resources: &Resources, options: &Options) -> Compiled {
         for (path, message) in problems {
             findings.push(Finding::new(("ResilienceSettings", &name), path, "InvalidSpec", Severity::Error, message));
         }
-        settings::not_there_yet(&name, &spec, &mut findings);
     }
     let state_store = gateway.and_then(|gateway| store::compile(&index, gateway, options, &mut findings));
     let options = &*store::keyed(options, state_store.as_ref().map(|store| &store.url));

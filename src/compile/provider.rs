@@ -8,6 +8,7 @@ use super::presets::{Preset, micro_usd, preset, presets};
 use super::{Finding, Index, Options, Severity};
 use crate::api;
 use crate::classify::{AuthClass, ProviderTraits, QuotaReset};
+use crate::protocol::headers::never_forwarded;
 use crate::snapshot::{self, Model, Price, QuotaFamily, Snapshot, Timeouts};
 
 const KIND: &str = "Provider";
@@ -149,7 +150,18 @@ fn one(
     }
     let mut headers = known.map(|k| k.headers.clone()).unwrap_or_default();
     headers.extend(spec.headers.iter().map(|h| (h.name.to_ascii_lowercase(), h.value.clone())));
-    let mut forward_headers: Vec<String> = spec.forward_headers.iter().map(|h| h.to_ascii_lowercase()).collect();
+    let mut forward_headers = Vec::new();
+    for (at, header) in spec.forward_headers.iter().enumerate() {
+        let header = header.to_ascii_lowercase();
+        if header.parse().is_ok_and(|name| never_forwarded(&name)) {
+            let message = format!(
+                "`{header}` is never forwarded (it carries credentials, frames one connection, or is the gateway's own): remove it; what a provider needs of its own stands in `auth` and `headers`"
+            );
+            problem(&format!("spec.forwardHeaders[{at}]"), "InvalidSpec", Severity::Error, message);
+        } else {
+            forward_headers.push(header);
+        }
+    }
     forward_headers.sort_unstable();
     forward_headers.dedup();
     let quota_families = match spec.capabilities.as_ref().map(|c| &c.quota_families) {

@@ -4,7 +4,6 @@
 use serde_json::Value;
 
 use super::environment::Environment;
-use super::{Finding, Severity};
 use crate::api::ResilienceSettingsSpec;
 use crate::api::near::suggest;
 use crate::api::time::parse_duration;
@@ -172,7 +171,6 @@ pub const ROWS: &[Row] = rows! {
     "quotaPreflight.warnPercent" => U32(quota_preflight.warn_percent);
     "disabledBuiltins" => Texts(disabled_builtins);
     "customBannedSignals" => Texts(custom_banned_signals);
-    "probeCanDisable" ("PROBE_CAN_DISABLE", Plain) => Bool(probe_can_disable);
 
     "rotation.enabled" ("OMNIROUTE_ROTATION_ENABLED", Plain) => Bool(rotation.enabled);
     "rotation.rateLimitReset" ("OMNIROUTE_ROTATION_RATE_LIMIT_RESET_SECONDS", Seconds) => Ms(rotation.rate_limit_reset_ms);
@@ -235,20 +233,6 @@ fn emergency_fallback(spec: &Value) -> Option<String> {
     let fallback = spec.get("emergencyFallback").filter(|fallback| fallback.get("enabled").and_then(Value::as_bool) == Some(true))?;
     let part = |name: &str| fallback.get("target")?.get(name)?.as_str();
     Some(format!("{}/{}", part("provider")?, part("model")?))
-}
-
-/// Fields whose feature does not exist yet, by the JSON of the value that asks for it. They are refused, never ignored (decisions 10.11).
-const NOT_THERE_YET: &[(&str, Option<bool>)] = &[("probeCanDisable", Some(true))];
-
-/// Findings for fields whose feature does not exist yet.
-pub(super) fn not_there_yet(name: &str, spec: &Value, findings: &mut Vec<Finding>) {
-    for (path, asked) in NOT_THERE_YET {
-        let value = path.split('.').try_fold(spec, |v, key| v.get(key)).filter(|v| !v.is_null());
-        if value.is_some_and(|v| asked.is_none_or(|a| v.as_bool() == Some(a))) {
-            let message = format!("`{path}` is not there yet and has no effect: remove the field");
-            findings.push(Finding::new(("ResilienceSettings", name), format!("spec.{path}"), "NotImplemented", Severity::Error, message));
-        }
-    }
 }
 
 /// The defaults that are not the zero of their type.
@@ -407,11 +391,7 @@ mod tests {
         assert!(paths.len() > 80, "{paths:?}");
         let acts = |path: &str| {
             let below = |prefix: &&str| path == *prefix || path.starts_with(&format!("{prefix}."));
-            ROWS.iter().any(|r| r.path == path)
-                || WORKLOAD.iter().any(below)
-                || below(&STORE)
-                || NOT_THERE_YET.iter().any(|(p, _)| below(p))
-                || path.starts_with("emergencyFallback.")
+            ROWS.iter().any(|r| r.path == path) || WORKLOAD.iter().any(below) || below(&STORE) || path.starts_with("emergencyFallback.")
         };
         let ignored: Vec<_> = paths.iter().filter(|p| !acts(p)).collect();
         assert!(ignored.is_empty(), "accepted and ignored: {ignored:?}");

@@ -244,7 +244,8 @@ struct Running<'a> {
 impl Running<'_> {
     async fn exchange(self, permit: Permit, elsewhere: &mut Elsewhere) -> Outcome {
         let context = self.context;
-        let sent = lane::send(&context.shared.worker.client, self.account, self.call(), self.response_start(), elsewhere).await;
+        let (client, metrics) = (&context.shared.worker.client, context.shared.gateway().metrics());
+        let sent = lane::send(client, self.account, self.call(), self.response_start(), elsewhere, metrics).await;
         if let Ok(response) = &sent {
             let (headers, now) = (response.headers(), clock::now());
             self.account.learned.read(headers, now);

@@ -25,12 +25,13 @@ impl Live for Present<'_> {
 
     fn load(&self, connection: usize) -> Load {
         let Some(account) = self.shared.loaded.accounts.get(connection) else { return Load::default() };
-        let history = self.shared.gateway().ledger().history(&account.cell, None, clock::now());
+        let now = clock::now();
+        let history = self.shared.gateway().ledger().history(&account.cell, None, now);
         Load {
             in_flight: account.cell.in_flight(),
             backoff_level: history.backoff_level,
             last_status: account.cell.last_status(),
-            ..Load::default()
+            probing: account.cell.provider().is_probing(now),
         }
     }
 

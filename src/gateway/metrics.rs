@@ -189,6 +189,7 @@ pub struct Metrics {
     snapshot_info: IntGaugeVec,
     store_failures: IntCounter,
     store_up: IntGaugeVec,
+    limit_resets: IntCounterVec,
     skipped_frames: IntCounter,
     stream_recoveries: IntCounterVec,
 }
@@ -252,6 +253,11 @@ impl Metrics {
                 Opts::new("omniroute_state_store_up", "1 while the store in which replicas share state can be reached; absent without one."),
                 &["store"],
             )?,
+            limit_resets: counters(
+                "omniroute_claude_limit_resets_total",
+                "Requests for the weekly reset of a Claude subscription's limit.",
+                &["connection", "result"],
+            )?,
             skipped_frames: IntCounter::new("omniroute_stream_skipped_frames_total", "Malformed frames of provider streams that were skipped.")?,
             stream_recoveries: counters(
                 "omniroute_stream_recoveries_total",
@@ -279,6 +285,7 @@ impl Metrics {
             Box::new(self.rule_matches.clone()),
             Box::new(self.load_failures.clone()),
             Box::new(self.snapshot_info.clone()),
+            Box::new(self.limit_resets.clone()),
             Box::new(self.skipped_frames.clone()),
             Box::new(self.store_failures.clone()),
             Box::new(self.store_up.clone()),
@@ -353,6 +360,11 @@ impl Metrics {
         self.stream_recoveries.with_label_values(&[kind.as_str(), outcome]).inc();
     }
 
+    /// The weekly reset of a Claude limit was asked for.
+    pub fn limit_reset(&self, connection: &str, result: &str) {
+        self.limit_resets.with_label_values(&[connection, result]).inc();
+    }
+
     /// The store that replicas share was lost, or could not be reached.
     pub fn store_failed(&self) {
         self.store_failures.inc();
@@ -386,6 +398,7 @@ impl Metrics {
             label != "connection" || known(Kind::Connection, value)
         });
         prune(&self.failovers, &["from", "to", "reason"], |label, value| label == "reason" || known(Kind::Connection, value));
+        prune(&self.limit_resets, &["connection", "result"], |label, value| label == "result" || known(Kind::Connection, value));
         prune(&self.rule_matches, &["rule", "mode"], |label, value| label != "rule" || known(Kind::Rule, value));
     }
 

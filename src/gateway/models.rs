@@ -29,7 +29,8 @@ pub(super) fn answer(loaded: &Loaded, caller: Caller<'_>, parts: &Parts) -> Resu
     let created = loaded.loaded_time.0 / 1000;
     let render = |entry: &Entry| if anthropic { entry.anthropic(&loaded.loaded_time.rfc3339()) } else { entry.openai(created) };
     let mut entries = entries(&loaded.snapshot);
-    entries.retain(|entry| caller.policy.allows_name(&entry.id));
+    // Whatever a request could name: also combos of which the key may use some targets.
+    entries.retain(|entry| loaded.router.resolve_for(&entry.id, caller.policy).is_ok());
     let wanted = parts.uri.path().strip_prefix("/v1/models/").map(decode);
     let body = match wanted {
         Some(id) => match entries.iter().find(|entry| entry.id == id) {

@@ -57,7 +57,7 @@ impl Ledger {
         let mut effects = Vec::new();
         let place = landing(verdict, status, model.is_some(), &config.traits, &index.settings.lockout);
         let probe = permit.take_probe();
-        if verdict.counts_for_breaker && !verdict.skip_breaker && !permit.own_probe {
+        if verdict.counts_for_breaker && !verdict.skip_breaker {
             effects.extend(self.provider_failure(connection.provider(), &permit, probe, verdict, &index, now));
         } else if let Some(token) = probe {
             connection.provider().release(token);
@@ -79,10 +79,9 @@ impl Ledger {
             sequence: 0,
             ran_ms: now.since(permit.started),
         };
-        let recorded_only = permit.own_probe && !index.settings.probe_can_disable;
         let (changes, rests) = connection.update(now, |record| {
             failure.sequence = connection.next_sequence();
-            failure.on_connection(record, place, recorded_only)
+            failure.on_connection(record, place)
         });
         effects.extend(changes);
         self.changed(connection.read(|record| record.next_change(now)));
@@ -255,12 +254,9 @@ pub(super) fn lockout_ended(cell: &ConnectionCell, key: &LockKey, by: Cause) -> 
 
 impl Failure<'_> {
     /// The part that concerns the failing connection itself; also answers whether anything may rest. Called with its record locked.
-    fn on_connection(&self, record: &mut ConnectionRecord, place: Landing, recorded_only: bool) -> (Vec<Effect>, bool) {
+    fn on_connection(&self, record: &mut ConnectionRecord, place: Landing) -> (Vec<Effect>, bool) {
         record.last_status = Some(self.status).filter(|s| *s > 0);
         record.last_reason = Some(self.verdict.reason);
-        if recorded_only {
-            return (vec![self.recorded()], false);
-        }
         if record.terminal.is_some() {
             return (Vec::new(), place == Landing::Provider); // nothing weakens or changes it
         }

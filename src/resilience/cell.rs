@@ -144,6 +144,15 @@ impl ProviderCell {
         (until > now.0).then(|| Exclusion { until: Some(EpochMs(until)), ..Exclusion::without_timer(SkipReason::ProviderCooldown) })
     }
 
+    /// True while its breaker is half open: only probes go there.
+    #[must_use]
+    pub fn is_probing(&self, now: EpochMs) -> bool {
+        self.is_guarded() && {
+            let config = self.config();
+            lock(&self.record).breaker.phase(now, &config.breaker) == super::BreakerPhase::HalfOpen
+        }
+    }
+
     /// Gives a probe back without a result.
     pub(super) fn release(&self, token: ProbeToken) {
         lock(&self.record).breaker.release(token);

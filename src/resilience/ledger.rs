@@ -23,7 +23,6 @@ pub(super) struct LedgerSettings {
     pub lockout: ModelLockout,
     pub provider_cooldown: ProviderCooldown,
     pub rotation: Rotation,
-    pub probe_can_disable: bool,
     pub stream_stall_cooldown: bool,
 }
 
@@ -292,7 +291,6 @@ fn settings(snapshot: &Snapshot) -> LedgerSettings {
         lockout: snapshot.settings.model_lockout.clone(),
         provider_cooldown: snapshot.settings.provider_cooldown,
         rotation: snapshot.settings.rotation,
-        probe_can_disable: snapshot.settings.probe_can_disable,
         stream_stall_cooldown: snapshot.settings.stream_stall_cooldown,
     }
 }

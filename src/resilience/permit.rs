@@ -21,7 +21,6 @@ pub struct Permit {
     /// The credential that it was sent with.
     pub(super) credential: u64,
     pub(super) started: EpochMs,
-    pub(super) own_probe: bool,
     pub(super) retry_override_ms: Option<u64>,
 }
 
@@ -35,7 +34,6 @@ impl Permit {
             provider_began: connection.provider().sequence(),
             credential: connection.credential(),
             started: now,
-            own_probe: false,
             retry_override_ms,
         }
     }
@@ -57,13 +55,6 @@ impl Permit {
     #[must_use]
     pub const fn carries(mut self, credential: u64) -> Self {
         self.credential = credential;
-        self
-    }
-
-    /// Marks a request that the gateway makes itself (test, health): its failure is only recorded, unless the settings let probes act.
-    #[must_use]
-    pub const fn as_own_probe(mut self) -> Self {
-        self.own_probe = true;
         self
     }
 

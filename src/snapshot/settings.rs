@@ -58,8 +58,6 @@ pub struct Settings {
     pub disabled_builtins: Vec<String>,
     /// Additional account-dead signals.
     pub custom_banned_signals: Vec<String>,
-    /// Failures of the gateway's own probes may make a connection terminal.
-    pub probe_can_disable: bool,
     /// SSE comments to clients while a stream is silent, milliseconds; 0 = off.
     pub heartbeat_ms: u64,
     /// Rotation by status class.

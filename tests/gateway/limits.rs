@@ -204,6 +204,19 @@ async fn a_key_reaches_what_it_allows() {
     assert_eq!(list["data"].as_array().map(Vec::len), Some(1), "{list}");
 }
 
+#[tokio::test]
+async fn the_list_of_models_has_what_a_request_could_name() {
+    let (_vendor, served) = two_accounts(|s| {
+        let key = s.api_keys.iter_mut().find(|key| key.name == "client").unwrap();
+        key.allowed_models = Some(vec!["one/m1".to_owned()]);
+    })
+    .await;
+    assert_eq!(served.chat("assistant").await.status, 200, "the combo by its one target that the key allows");
+    let list = served.get("/v1/models").await.json();
+    let names: Vec<&str> = list["data"].as_array().unwrap().iter().filter_map(|model| model["id"].as_str()).collect();
+    assert!(names.contains(&"assistant"), "{list}");
+}
+
 async fn in_session(served: &Served, session: &str) -> Got {
     let body = Full::new(Bytes::from_static(br#"{"model":"assistant","messages":[{"role":"user","content":"hi"}]}"#));
     served.send(request("POST", "/v1/chat/completions", "client").header("x-session-id", session).body(body).unwrap()).await

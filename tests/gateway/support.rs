@@ -150,7 +150,7 @@ impl Vendor {
         let Ok(body) = body.collect().await else { return Response::new(Full::default()) };
         let seen = Seen { path: parts.uri.path().to_owned(), headers: parts.headers, body: body.to_bytes() };
         let key = seen.key().to_owned();
-        let stream = seen.json()["stream"] == true;
+        let stream = serde_json::from_slice::<Value>(&seen.body).is_ok_and(|body| body["stream"] == true);
         let reply = {
             let mut state = self.state.lock().unwrap();
             state.seen.push(seen);

@@ -126,9 +126,16 @@ impl Rest {
         };
         // The gateway's own time was counted when the answer began.
         let mut elsewhere = Elsewhere::default();
-        let response = lane::send(&self.again.shared.worker.client, account, call, self.response_start, &mut elsewhere)
-            .await
-            .map_err(|error| ResumeError::Broken(error.message))?;
+        let response = lane::send(
+            &self.again.shared.worker.client,
+            account,
+            call,
+            self.response_start,
+            &mut elsewhere,
+            self.again.shared.gateway().metrics(),
+        )
+        .await
+        .map_err(|error| ResumeError::Broken(error.message))?;
         let (parts, body) = response.into_parts();
         let content_type = parts.headers.get(http::header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         match parts.status.as_u16() {

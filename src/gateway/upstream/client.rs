@@ -6,17 +6,19 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::{HOST, HeaderMap, PROXY_AUTHORIZATION};
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, Uri};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 
-use super::body::UpstreamBody;
+use super::body::{Collected, UpstreamBody, collect};
 use super::pool::{Conn, Payload, Pool, PoolLimits};
 use super::route::{Prepared, Upstream};
 use super::{SendError, headers};
 use crate::classify::TransportError;
 use crate::dial::{Origin, connect};
+use crate::gateway::admission::Buffers;
 use crate::protocol::scan::RequestBody;
 use crate::protocol::{Dialect, Endpoint};
 
@@ -37,6 +39,24 @@ pub struct Call<'a> {
     /// A header of the gateway's own.
     pub extra: Option<(&'static str, &'static str)>,
 }
+
+/// A request of the gateway's own to the server of an endpoint: same address, trust, proxy and credential, another path.
+#[derive(Clone, Debug)]
+pub struct Errand<'a> {
+    /// The endpoint whose server is asked.
+    pub endpoint: Endpoint,
+    /// How.
+    pub method: Method,
+    /// Path and query, from the root of the server.
+    pub path: &'a str,
+    /// The body.
+    pub body: Bytes,
+    /// How long it may take altogether.
+    pub limit: Duration,
+}
+
+/// Longest answer to an errand.
+const MAX_ERRAND: usize = 64 * 1024;
 
 /// Calls providers. One for each runtime: clones share its pool.
 #[derive(Clone)]
@@ -92,6 +112,40 @@ impl Client {
         }
     }
 
+    /// Asks the server of an endpoint for something else, and reads the whole answer: its status and its body.
+    ///
+    /// # Errors
+    /// There was no whole answer within the limit.
+    pub async fn errand(&self, upstream: &Upstream, errand: Errand<'_>) -> Result<(u16, Bytes), SendError> {
+        let Errand { endpoint, method, path, body, limit } = errand;
+        let work = async {
+            let prepared = upstream.endpoint(endpoint).ok_or_else(|| {
+                SendError::new(TransportError::Connect, format!("this provider does not speak {}", endpoint.dialect().name()))
+            })?;
+            let none = HeaderMap::new();
+            let call = Call { endpoint, headers: &none, body: RequestBody::from(body), response_start: limit, extra: None };
+            let mut request = request(upstream, prepared, &call);
+            *request.method_mut() = method;
+            *request.uri_mut() = elsewhere(&prepared.uri, path)
+                .ok_or_else(|| SendError::new(TransportError::Connect, format!("`{path}` is no path of a URL")))?;
+            let origin = &prepared.origin;
+            let answer = self.exchange(open(origin).await?, prepared, request, limit).await.map_err(|failure| match failure {
+                Failure::Final(error) => error,
+                Failure::Stale => SendError::new(TransportError::Reset, format!("{origin} closed the connection before it answered")),
+            })?;
+            let (head, body) = answer.into_parts();
+            match collect(body, MAX_ERRAND, limit, &Buffers::default()).await {
+                Ok(Collected::Whole { bytes, .. }) => Ok((head.status.as_u16(), bytes)),
+                Ok(Collected::TooLarge { .. }) => {
+                    Err(SendError::new(TransportError::Reset, format!("{origin} answered more than {MAX_ERRAND} bytes")))
+                }
+                Err(error) => Err(SendError::new(error.transport, error.message)),
+            }
+        };
+        let silent = || SendError::new(TransportError::Timeout, format!("no whole answer within {} ms", limit.as_millis()));
+        tokio::time::timeout(limit, work).await.unwrap_or_else(|_| Err(silent()))
+    }
+
     async fn exchange(
         &self,
         mut conn: Conn,
@@ -142,6 +196,13 @@ async fn open(origin: &Origin) -> Result<Conn, SendError> {
     let handshake = http1::Builder::new().max_headers(MAX_HEADERS).handshake(TokioIo::new(socket)).await;
     let (sender, driver) = handshake.map_err(|e| SendError::new(TransportError::Reset, format!("starting HTTP with {origin}: {e}")))?;
     Ok(Conn::new(sender, driver, received))
+}
+
+/// Another path on the same server.
+fn elsewhere(uri: &Uri, path: &str) -> Option<Uri> {
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(path.parse().ok()?);
+    Uri::from_parts(parts).ok()
 }
 
 fn request(upstream: &Upstream, prepared: &Prepared, call: &Call<'_>) -> Request<Payload> {

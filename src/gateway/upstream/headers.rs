@@ -1,9 +1,11 @@
 //! Which headers go up to a provider and which come down to a client (decisions 9.13).
 
 use http::header::{
-    ACCEPT, ACCEPT_ENCODING, ALT_SVC, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, HOST, HeaderMap, HeaderName,
-    HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, SERVER, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, USER_AGENT,
+    ACCEPT, ACCEPT_ENCODING, ALT_SVC, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, SERVER, SET_COOKIE,
+    USER_AGENT,
 };
+
+use crate::protocol::headers::HOP;
 
 /// What a client may say to every provider.
 static UP: [HeaderName; 9] = [
@@ -18,35 +20,8 @@ static UP: [HeaderName; 9] = [
     HeaderName::from_static("tracestate"),
 ];
 
-/// Hop-by-hop headers: they belong to one connection.
-static HOP: [HeaderName; 9] = [
-    CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    TE,
-    TRAILER,
-    TRANSFER_ENCODING,
-    UPGRADE,
-];
-
-/// Session headers of interface.md 3: they are ours and reach no provider.
-const SESSION: [&str; 3] = ["x-codex-session-id", "x-session-id", "x_session_id"];
-
 /// The version that the Messages dialect asks for when the client names none.
 const ANTHROPIC_VERSION: (HeaderName, HeaderValue) = (HeaderName::from_static("anthropic-version"), HeaderValue::from_static("2023-06-01"));
-
-/// True for a header that `Provider.spec.forwardHeaders` cannot open: credentials, framing, sessions and everything of ours.
-#[must_use]
-pub fn never_forwarded(name: &HeaderName) -> bool {
-    HOP.contains(name)
-        || [AUTHORIZATION, COOKIE, HOST, CONTENT_LENGTH, ACCEPT_ENCODING].contains(name)
-        || matches!(name.as_str(), "x-api-key" | "api-key" | "forwarded")
-        || name.as_str().starts_with("x-omniroute-")
-        || name.as_str().starts_with("x-forwarded-")
-        || SESSION.contains(&name.as_str())
-}
 
 /// The headers of a request to a provider, without `host` and the credential.
 pub(super) fn up(client: &HeaderMap, forward: &[HeaderName], fixed: &HeaderMap, messages: bool) -> HeaderMap {
@@ -146,16 +121,6 @@ mod tests {
         let client = map(&[("anthropic-version", "2099-01-01")]);
         assert_eq!(up(&client, &[], &HeaderMap::new(), true)["anthropic-version"], "2099-01-01");
         assert!(!up(&HeaderMap::new(), &[], &HeaderMap::new(), false).contains_key("anthropic-version"));
-    }
-
-    #[test]
-    fn credentials_and_our_own_headers_cannot_be_forwarded() {
-        for name in
-            ["authorization", "x-api-key", "cookie", "host", "x-omniroute-fallback", "x-session-id", "transfer-encoding", "x-forwarded-for"]
-        {
-            assert!(never_forwarded(&HeaderName::from_static(name)), "{name}");
-        }
-        assert!(!never_forwarded(&HeaderName::from_static("x-tenant")));
     }
 
     #[test]

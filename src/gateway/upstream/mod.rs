@@ -7,7 +7,7 @@ mod pool;
 mod route;
 
 pub use body::{BodyError, Collected, DecodeError, UpstreamBody, collect, decode};
-pub use client::{Call, Client};
+pub use client::{Call, Client, Errand};
 pub use pool::PoolLimits;
 pub use route::{Upstream, UpstreamConfigError};
 

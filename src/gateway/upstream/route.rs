@@ -8,11 +8,11 @@ use http::Uri;
 use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use sha2::{Digest, Sha256};
 
-use super::headers::never_forwarded;
 use crate::classify::AuthClass;
 use crate::dial::tls::{TlsConfigs, TlsError};
 use crate::dial::{Origin, OriginError, Proxy, Way};
 use crate::protocol::Endpoint;
+use crate::protocol::headers::never_forwarded;
 use crate::snapshot::{Connection, Provider, UpstreamAuth, hex};
 
 /// Why a connection cannot be called. Messages name the field and never a secret.

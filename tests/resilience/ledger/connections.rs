@@ -205,19 +205,6 @@ fn rotation_thresholds_gate_the_cooldown() {
 }
 
 #[test]
-fn the_gateways_own_probes_only_record_unless_they_may_act() {
-    let mut snapshot = snapshot(|_| {});
-    let banned = terminal(Terminal::Banned);
-    for (may, expected) in [(false, ConnectionPhase::Active), (true, ConnectionPhase::Banned)] {
-        snapshot.settings.probe_can_disable = may;
-        let ledger = ledger(&snapshot);
-        let probe = ledger.begin(&cell(&ledger, "a"), NOW).expect("free").as_own_probe();
-        ledger.failure(probe, None, 403, &banned, NOW, 0.0);
-        assert_eq!((state(&ledger, "a", NOW).state, state(&ledger, "a", NOW).last_status), (expected, Some(403)));
-    }
-}
-
-#[test]
 fn traffic_that_changes_nothing_leaves_the_version_alone() {
     let ledger = ledger(&snapshot(|p| p.traits.per_model_quota = true));
     fail(&ledger, "a", "m", 503, &verdict(), NOW);

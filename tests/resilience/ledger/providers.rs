@@ -54,9 +54,12 @@ fn results_of_requests_that_began_before_the_opening_do_not_move_an_open_breaker
 fn a_probe_that_is_answered_by_a_limit_is_given_back() {
     let ledger = ledger(&snapshot(|p| p.breaker.failure_threshold = 1));
     fail(&ledger, "a", "m", 503, &server_error(), NOW);
+    let provider = ledger.provider("p").expect("there");
+    assert!(!provider.is_probing(NOW.plus(1)), "open, not half open");
     let later = NOW.plus(30_000);
     fail(&ledger, "b", "m", 429, &verdict(), later);
     assert_eq!(provider_state(&ledger, "p", later).breaker.state, BreakerPhase::HalfOpen);
+    assert!(provider.is_probing(later));
     assert!(ledger.begin(&cell(&ledger, "c"), later).is_ok());
 }
 
@@ -65,8 +68,6 @@ fn what_skips_the_breaker_never_counts() {
     let ledger = ledger(&snapshot(|p| p.breaker.failure_threshold = 1));
     fail(&ledger, "a", "m", 429, &verdict(), NOW);
     fail(&ledger, "a", "m", 503, &Verdict { skip_breaker: true, ..server_error() }, NOW);
-    let probe = ledger.begin(&cell(&ledger, "a"), NOW).expect("free").as_own_probe();
-    ledger.failure(probe, Some("m"), 503, &server_error(), NOW, 0.0);
     assert_eq!(provider_state(&ledger, "p", NOW).breaker.failures, 0);
 }
 
