@@ -167,3 +167,58 @@ fn two_thousand_rules_compile() {
     assert_eq!(compiled.snapshot.rules.len(), 2_000);
     assert!(!compiled.findings.iter().any(|f| f.severity == Severity::Error));
 }
+
+#[test]
+fn refreshed_tokens_are_in_force_as_long_as_they_descend_from_the_owners() {
+    use omniroute::compile::oauth::Tokens;
+    let account = |access: &str, more: &str| {
+        format!(
+            "
+apiVersion: omniroute.dev/v1alpha1
+kind: Provider
+metadata: {{name: p}}
+spec: {{baseURL: https://api.example, dialects: [Messages], authClass: OAuth}}
+---
+apiVersion: omniroute.dev/v1alpha1
+kind: Connection
+metadata: {{name: c, annotations: {{note: plain{more}}}}}
+spec: {{providerRef: {{name: p}}, credentials: {{oauth: {{secretRef: {{name: s}}, tokenURL: https://auth.example/t}}}}}}
+---
+apiVersion: v1
+kind: Secret
+metadata: {{name: s, annotations: {{omniroute.dev/allowed-hosts: \"api.example, auth.example\"}}}}
+stringData: {{accessToken: {access}, refreshToken: rt-0, expiresAt: \"1900000000\"}}
+"
+        )
+    };
+    let with = |yaml: &str, kept: &Tokens, uid: &str| {
+        let mut all = resources(yaml);
+        all.secrets.push(std::sync::Arc::new(kept.secret("c", uid)));
+        compile(&all, &options())
+    };
+    let token = |compiled: &Compiled| compiled.snapshot.connections[0].credential.clone().unwrap().expose().to_owned();
+    let seed = run(&account("at-0", ""));
+    assert_eq!((token(&seed).as_str(), seed.grants.len(), &seed.findings[..]), ("at-0", 1, &[][..]));
+    let grant = &seed.grants[0];
+    let kept = grant.renewed(omniroute::snapshot::Secret::new("at-1"), None, Some(1_000), EpochMs(1_700_000_000_000));
+    let refreshed = with(&account("at-0", ""), &kept, "");
+    let (before, after) = (&seed.snapshot.connections[0], &refreshed.snapshot.connections[0]);
+    assert_eq!((token(&refreshed).as_str(), after.token_expires), ("at-1", Some(EpochMs(1_700_000_001_000))));
+    assert_eq!(before.credential_fingerprint, after.credential_fingerprint, "a refresh of ours clears nothing");
+    let json = String::from_utf8(refreshed.snapshot.canonical_json().unwrap()).unwrap();
+    assert!(!json.contains("rt-0") && !json.contains("auth.example/t"), "a gateway has no business with the refresh token");
+    let owner = with(&account("at-new", ""), &kept, "");
+    assert_eq!(token(&owner), "at-new");
+    assert_ne!(owner.snapshot.connections[0].credential_fingerprint, before.credential_fingerprint);
+    // A Secret of that name that belongs to somebody else is neither read nor written.
+    let foreign = with(&account("at-0", ""), &kept, "another");
+    assert_eq!((token(&foreign).as_str(), foreign.grants.len(), foreign.findings[0].reason.as_str()), ("at-0", 0, "NameConflict"));
+    // A refusal is a fact about the account, and void after a reset.
+    let refused = with(&account("at-0", ""), &grant.refused("no".into()), "");
+    assert!(refused.snapshot.connections[0].refresh_refused);
+    assert_eq!((refused.findings[0].severity, refused.findings[0].reason.as_str()), (Severity::Warning, "Expired"));
+    let reset = with(&account("at-0", ", omniroute.dev/reset: again"), &grant.refused("no".into()), "");
+    assert!(!reset.snapshot.connections[0].refresh_refused);
+    let elsewhere = run(&account("at-0", "").replace(", auth.example", ""));
+    assert_eq!((elsewhere.snapshot.connections.len(), elsewhere.findings[0].field.as_str()), (0, "spec.credentials.oauth.tokenURL"));
+}

@@ -206,8 +206,10 @@ fn credential(
             return fail(field, "InvalidSpec", Severity::Error, message);
         }
     }
-    let grant = oauth::grant(index, resource, provider, secret, &value, expires);
-    warnings.extend(refreshing(name, spec, secret_name, grant.as_ref()));
+    let problem = oauth::cannot_keep(index, resource)
+        .map(|(reason, message)| Finding::new((KIND, name), "spec.credentials.oauth.tokenURL", reason, Severity::Warning, message));
+    let grant = if problem.is_none() { oauth::grant(index, resource, provider, secret, &value, expires) } else { None };
+    warnings.extend(problem.or_else(|| refreshing(name, spec, secret_name, grant.as_ref())));
     if spec.claude.as_ref().is_some_and(|c| c.auto_limit_reset && c.organization_uuid.is_none()) {
         let message =
             "`autoLimitReset` needs the id of the organization whose limit is reset: give `organizationUUID`; until then nothing is reset";

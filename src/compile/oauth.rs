@@ -26,6 +26,8 @@ pub const OWN_KEYS: [&str; 7] = ["accessToken", "refreshToken", "expiresAt", "re
 
 /// How long before its end an access token is refreshed.
 const MARGIN_MS: i64 = 5 * 60_000;
+/// Longest name of an object.
+const MAX_NAME: usize = 253;
 /// Lifetime of a token whose endpoint names none.
 const LIFETIME_MS: i64 = 3_600_000;
 
@@ -202,6 +204,28 @@ fn digest(parts: &[&[u8]]) -> String {
         digest.update(part);
     }
     hex(&digest.finalize())
+}
+
+/// Why refreshed tokens of a Connection could not be kept, with the reason of a finding: then none are asked for.
+pub(super) fn cannot_keep(index: &Index<'_>, connection: &api::Connection) -> Option<(&'static str, String)> {
+    connection.spec.credentials.oauth.as_ref()?.token_url.as_ref()?;
+    let (name, uid) = (connection.name_any(), connection.metadata.uid.as_deref().unwrap_or_default());
+    let own = own_secret(&name);
+    if own.len() > MAX_NAME {
+        return Some((
+            "InvalidSpec",
+            format!(
+                "tokens are not refreshed: the Secret `{own}` would have a name of more than {MAX_NAME} characters; shorten the name of the Connection"
+            ),
+        ));
+    }
+    let foreign = index.secrets.get(&own).is_some_and(|secret| !is_own(secret, &name, uid));
+    foreign.then(|| {
+        (
+            "NameConflict",
+            format!("tokens are not refreshed: Secret `{own}` exists and does not belong to this Connection; rename or delete it"),
+        )
+    })
 }
 
 /// What is refreshed for a Connection whose Secret has a refresh token: the owner's tokens, or ours that descend from them.

@@ -18,8 +18,8 @@ use crate::dial::tls::TlsConfigs;
 
 /// Token endpoints asked at a time.
 const CONCURRENCY: usize = 8;
-/// When a job that somebody else has to do is looked at again.
-const NOT_NOW: i64 = 5_000;
+/// When a job that cannot be done now is looked at again.
+const NOT_NOW: i64 = 2_000;
 /// Pause between two attempts to keep tokens.
 const KEEP_AGAIN: Duration = Duration::from_secs(2);
 /// Longest sleep: clocks may be set.
@@ -135,6 +135,13 @@ impl<K: Keeper> Shared<K> {
         };
         if grant.due().is_none_or(|due| due > self.keeper.now()) {
             return self.jobs().done(key, grant);
+        }
+        // The owner's tokens go the way that the next ones will: what cannot be kept must not be asked for.
+        if grant.tokens.refreshed.is_none()
+            && let Err(error) = self.keeper.keep(namespace, &grant, &grant.tokens).await
+        {
+            tracing::warn!(namespace, connection, %error, "tokens cannot be kept, so none are asked for yet");
+            return self.jobs().postpone(key, later());
         }
         let tokens = match refresh(&grant, &self.tls).await {
             Ok(new) => {
