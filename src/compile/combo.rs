@@ -32,6 +32,7 @@ pub(super) fn compile(index: &Index<'_>, snapshot: &mut Snapshot, findings: &mut
     drop_too_deep(snapshot, findings);
     super::composed::drop_from_lists(snapshot, findings);
     drop_dead_references(snapshot, findings);
+    super::composed::note_nested_relays(snapshot, findings);
 }
 
 /// Combos that nest deeper than they allow.

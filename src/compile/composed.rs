@@ -21,8 +21,6 @@ pub(super) fn check(name: &str, spec: &api::ComboSpec, index: &Index<'_>, snapsh
         }
     }
     if spec.strategy == Strategy::ContextRelay {
-        let message = "strategy `ContextRelay` is not there yet: use `Priority`, which has the same order";
-        findings.push(Finding::new((KIND, name), "spec.strategy", "NotImplemented", Severity::Error, message));
         if let Some(model) = &spec.handoff_model {
             known_model((name, "spec.handoffModel"), (&model.provider, &model.model), index, snapshot, findings)?;
         }
@@ -47,6 +45,22 @@ fn someone_hands_over(name: &str, spec: &api::ComboSpec, snapshot: &Snapshot, fi
         names(&providers)
     );
     findings.push(Finding::new((KIND, name), "spec.handoffProviders", "InvalidSpec", Severity::Warning, message));
+}
+
+/// Says where a combo that hands conversations over is only a target of another one: there its order holds, and nothing more.
+pub(super) fn note_nested_relays(snapshot: &Snapshot, findings: &mut Vec<Finding>) {
+    let relays = |name: &String| snapshot.combos.iter().any(|c| c.name == *name && c.options.handoff.is_some());
+    for combo in &snapshot.combos {
+        for target in &combo.targets {
+            let TargetKind::Combo { combo: child } = &target.kind else { continue };
+            if relays(child) {
+                let message = format!(
+                    "Combo `{child}` hands conversations over only in requests that ask for it by name; as a target of this combo it has the order of `Priority`"
+                );
+                findings.push(Finding::new((KIND, &combo.name), "spec.targets", "InvalidSpec", Severity::Warning, message));
+            }
+        }
+    }
 }
 
 /// Panels and pipelines make several calls of one request: in a list of which one entry serves they have no place.

@@ -115,6 +115,8 @@ pub(super) struct Kept {
 
 /// Sends the request once. `reserved` is the slot that this request waited for, if it is for this connection.
 pub(super) async fn run(context: &Context, dispatch: &Dispatch, reserved: Option<Pass>, elsewhere: &mut Elsewhere) -> Outcome {
+    let told = context.shared.relay.as_ref().and_then(|relay| relay.told(context, dispatch));
+    let context = told.as_ref().map_or(context, |(told, _)| told);
     let loaded = &context.shared.loaded;
     let Some((account, provider)) =
         loaded.accounts.get(dispatch.connection.index).and_then(|account| Some((account, loaded.provider(account)?)))

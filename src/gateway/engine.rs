@@ -157,6 +157,9 @@ impl Engine {
             Outcome::Served { response, latency_ms, origin, holds } => {
                 self.hopped(&dispatch);
                 self.count(&dispatch, true);
+                if let Some(relay) = &self.context.shared.relay {
+                    relay.served(&self.context, &dispatch);
+                }
                 self.walk.decide(side == Side::Aside, now);
                 self.walk.succeeded(latency_ms, now);
                 return Progress::Answered(self.served(&dispatch, response, origin, holds));

@@ -266,6 +266,7 @@ async fn acquire(
             caller: caller.name.to_owned(),
             session: None,
             lease: Some(managed.clone()),
+            relay: None,
         };
         // A lease is on the connection, whatever dialect its requests will have: each provider is asked in one that it speaks.
         let mut names: Vec<Arc<str>> = Vec::new();

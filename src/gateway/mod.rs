@@ -12,6 +12,7 @@ pub mod config;
 mod ending;
 mod engine;
 pub mod gates;
+mod handoff;
 pub mod ingest;
 mod lane;
 pub mod learned;

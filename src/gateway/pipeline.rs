@@ -13,6 +13,7 @@ use super::answer::Refusal;
 use super::auth::Caller;
 use super::config::{Account, Loaded};
 use super::engine::Engine;
+use super::handoff::Relay;
 use super::ingest::Held;
 use super::leases::Managed;
 use super::service::{Answered, Worker};
@@ -42,6 +43,8 @@ pub(super) struct Shared {
     pub session: Option<Session>,
     /// The lease that the request runs under.
     pub lease: Option<Managed>,
+    /// The hand-offs of the session, where the combo makes them.
+    pub relay: Option<Relay>,
 }
 
 impl Shared {
@@ -59,6 +62,9 @@ impl Shared {
         }
         if let Some(id) = response_id.filter(|_| self.endpoint == Endpoint::Responses) {
             sessions.remember_response(response_key(&self.caller, id), account.cell.name(), now);
+        }
+        if let Some(relay) = &self.relay {
+            relay.answered(self.gateway(), account.cell.name());
         }
     }
 
@@ -154,8 +160,10 @@ pub(super) async fn run(
         only_connection: bound_to(worker, loaded, caller, &head, now),
         ..Request::new(endpoint.dialect(), now)
     };
+    let named = || Session::of(&parts.headers, head.session.as_deref(), caller.name);
+    let relay = Relay::of(loaded, endpoint, &resolved, named, &request);
     let shared =
-        Shared { worker: Arc::clone(worker), loaded: Arc::clone(loaded), endpoint, caller: caller.name.to_owned(), session, lease };
+        Shared { worker: Arc::clone(worker), loaded: Arc::clone(loaded), endpoint, caller: caller.name.to_owned(), session, lease, relay };
     if let Some(lease) = &shared.lease {
         request.only_connection = Some(Box::pin(leases::bind(&shared, lease, &resolved, &request, &head.model)).await?);
     }

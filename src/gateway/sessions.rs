@@ -8,6 +8,7 @@ use http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::handoff::store::{self as handoff, Handoff, Handoffs};
 use crate::api::time::EpochMs;
 use crate::snapshot::hex;
 
@@ -24,6 +25,18 @@ const SHARDS: usize = 16;
 pub struct Key([u8; 16]);
 
 impl Key {
+    /// Its bytes.
+    #[must_use]
+    pub const fn bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+
+    /// A number to spread keys by.
+    #[must_use]
+    pub fn spread(&self) -> usize {
+        usize::from(self.0.first().copied().unwrap_or(0))
+    }
+
     fn of(parts: &[&str]) -> Self {
         let mut hash = Sha256::new();
         for part in parts {
@@ -57,6 +70,12 @@ impl Session {
     #[must_use]
     pub fn key(&self, provider: &str) -> Key {
         Key::of(&["pin", &self.caller, &self.name, provider])
+    }
+
+    /// Its key with one combo that hands conversations over.
+    #[must_use]
+    pub fn handoff_key(&self, combo: &str) -> Key {
+        Key::of(&["handoff", &self.caller, &self.name, combo])
     }
 }
 
@@ -106,8 +125,7 @@ struct Table([Mutex<Shard>; SHARDS]);
 
 impl Table {
     fn shard(&self, key: &Key) -> MutexGuard<'_, Shard> {
-        let index = usize::from(key.0.first().copied().unwrap_or(0)) % SHARDS;
-        lock(self.0.get(index).unwrap_or(&self.0[0]))
+        lock(self.0.get(key.spread() % SHARDS).unwrap_or(&self.0[0]))
     }
 
     fn get(&self, key: &Key, now: EpochMs) -> Option<Arc<str>> {
@@ -163,6 +181,7 @@ impl Table {
 pub struct Sessions {
     pins: Table,
     responses: Table,
+    handoffs: Handoffs,
     version: AtomicU64,
     /// What other replicas do not know yet; `None` while there is nobody to tell.
     news: Mutex<Option<Vec<News>>>,
@@ -173,6 +192,8 @@ pub struct Sessions {
 struct Stored {
     pins: Vec<Saved>,
     responses: Vec<Saved>,
+    #[serde(default)]
+    handoffs: Vec<handoff::Saved>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -265,6 +286,25 @@ impl Sessions {
         }
     }
 
+    /// What sessions hand over to their next account.
+    #[must_use]
+    pub const fn handoffs(&self) -> &Handoffs {
+        &self.handoffs
+    }
+
+    /// Keeps a hand-off until somebody picks it up.
+    pub fn hand_over(&self, key: Key, handoff: Handoff) {
+        self.handoffs.put(key, handoff);
+        self.changed();
+    }
+
+    /// Forgets what another connection has picked up; see [`Handoffs::picked_up`].
+    pub fn picked_up(&self, key: &Key, by: &str, began: EpochMs) {
+        if self.handoffs.picked_up(key, by, began) {
+            self.changed();
+        }
+    }
+
     /// Grows with every change worth storing.
     #[must_use]
     pub fn version(&self) -> u64 {
@@ -276,7 +316,8 @@ impl Sessions {
     /// # Errors
     /// Only if a value has no JSON form, which none has.
     pub fn export(&self, now: EpochMs) -> Result<Vec<u8>, serde_json::Error> {
-        serde_json::to_vec(&Stored { pins: self.pins.export(now), responses: self.responses.export(now) })
+        let (pins, responses, handoffs) = (self.pins.export(now), self.responses.export(now), self.handoffs.export(now));
+        serde_json::to_vec(&Stored { pins, responses, handoffs })
     }
 
     /// Takes over what was stored.
@@ -287,6 +328,7 @@ impl Sessions {
         let stored: Stored = serde_json::from_slice(bytes)?;
         self.pins.restore(stored.pins, now);
         self.responses.restore(stored.responses, now);
+        self.handoffs.restore(stored.handoffs, now);
         Ok(())
     }
 
@@ -299,7 +341,8 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn unhex(text: &str) -> Option<Key> {
+/// The key that was written as hex.
+pub(super) fn unhex(text: &str) -> Option<Key> {
     let mut key = [0; 16];
     if text.len() != 32 {
         return None;
@@ -369,6 +412,7 @@ mod tests {
         assert_eq!(before.version(), 2);
         after.restore(&before.export(NOW).unwrap(), NOW.plus(200)).unwrap();
         assert_eq!(after.pinned(&response_key("k", "pin"), NOW.plus(200)), None);
+        assert!(after.restore(br#"{"pins":[],"responses":[]}"#, NOW).is_ok(), "written before there were hand-offs");
         assert_eq!(after.response(&response_key("k", "resp_1"), NOW.plus(200)).as_deref(), Some("b"));
     }
 }

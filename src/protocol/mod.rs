@@ -4,6 +4,7 @@
 pub mod conversation;
 mod dialect;
 pub mod errors;
+pub mod handoff;
 pub mod headers;
 pub mod json;
 pub mod panel;

@@ -13,8 +13,9 @@ use super::order::{Ordering, Scope, connection_barrier};
 use super::random::Random;
 use super::request::Request;
 use super::resolve::Resolved;
-use super::topology::{ConnectionNode, Leaf, Router, UnitKind};
+use super::topology::{ConnectionNode, Leaf, Router, Unit, UnitKind};
 use crate::api::time::EpochMs;
+use crate::snapshot::{Combo, Fusion, Strategy};
 
 /// What a request would meet.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
@@ -96,16 +97,48 @@ impl Planner<'_> {
         for (leaf, barrier) in ordered.barred {
             self.bar(&leaf, format!("{path}{}", leaf.name), barrier);
         }
-        for place in ordered.places {
+        let of = ordered.places.len();
+        for (number, place) in ordered.places.into_iter().enumerate() {
             let Some(unit) = node.units.get(place.unit) else { continue };
             let protected = protected || unit.protected;
             match &unit.kind {
                 UnitKind::Leaf(leaf) => {
-                    self.leaf(leaf, format!("{path}{}", leaf.name), place.connection.as_ref(), (place.score, place.note), protected);
+                    let note = place.note.or_else(|| self.role(definition, (number + 1, of), unit, leaf));
+                    self.leaf(leaf, format!("{path}{}", leaf.name), place.connection.as_ref(), (place.score, note), protected);
                 }
                 UnitKind::Nested(child) if depth > 0 => self.combo(*child, &format!("{path}{}>", unit.name), rules, depth - 1, protected),
                 UnitKind::Nested(_) => {}
             }
+        }
+        let judge = definition.options.fusion.as_ref().filter(|_| definition.strategy == Strategy::Fusion && of > 1);
+        let judge = judge.and_then(|fusion| fusion.judge.as_ref()).and_then(|(provider, model)| self.router.model(provider, model));
+        if let Some(judge) = judge {
+            let note = "judge: writes the answer from those of the voices; a request with tools is for the judge alone".to_owned();
+            self.leaf(&judge, format!("{path}{}", judge.label), None, (None, Some(note)), false);
+        }
+    }
+
+    /// What a target does where one request becomes several calls, or goes on with another account.
+    fn role(&self, combo: &Combo, (number, of): (usize, usize), unit: &Unit, leaf: &Leaf) -> Option<String> {
+        let options = &combo.options;
+        match combo.strategy {
+            Strategy::Fusion if of > 1 => {
+                let enough = options.fusion.as_ref().map_or_else(|| Fusion::default().min_panel, |fusion| fusion.min_panel);
+                Some(format!(
+                    "voice {number} of {of}, all asked at once; {} answers are enough",
+                    enough.min(u32::try_from(of).unwrap_or(u32::MAX))
+                ))
+            }
+            Strategy::Pipeline => {
+                let prompt = if unit.prompt.is_some() { ", with a prompt of its own" } else { "" };
+                Some(format!("step {number} of {of}{prompt}"))
+            }
+            Strategy::ContextRelay => {
+                let preset = self.router.snapshot().providers.get(leaf.provider.index).map_or("", |p| &p.traits.catalog_id);
+                let handoff = options.handoff.as_ref().filter(|handoff| handoff.covers(&leaf.provider.name, preset))?;
+                Some(format!("hands its sessions over when {} % of a quota are used", handoff.threshold_percent))
+            }
+            _ => None,
         }
     }
 

@@ -169,8 +169,11 @@ impl Router {
         let mut connections: Vec<Arc<ConnectionNode>> = providers.values().flat_map(|p| p.connections.iter().cloned()).collect();
         connections.sort_by_key(|c| c.index);
         let by_quota = snapshot.providers.iter().any(|p| p.account_strategy == AccountStrategy::P2C);
-        let learns_quota =
-            by_quota || snapshot.settings.quota_preflight.enabled || combos.iter().any(|c: &ComboNode| c.strategy.traits().quota);
+        let hands_over = snapshot.combos.iter().any(|c| c.options.handoff.is_some());
+        let learns_quota = by_quota
+            || hands_over
+            || snapshot.settings.quota_preflight.enabled
+            || combos.iter().any(|c: &ComboNode| c.strategy.traits().quota);
         Self { snapshot, combos, providers, connections, learns_quota, exact, folded }
     }
 
@@ -180,10 +183,21 @@ impl Router {
         if !self.learns_quota {
             return;
         }
-        let node = self.connections.binary_search_by_key(&connection, |c| c.index).ok().and_then(|at| self.connections.get(at));
-        if let (Some(node), Some(quota)) = (node, quota::from_headers(header, now)) {
+        if let (Some(node), Some(quota)) = (self.connection(connection), quota::from_headers(header, now)) {
             node.quota.learn(quota);
         }
+    }
+
+    /// How much of its tightest allowance a connection (its position in the snapshot) has used, in percent, and when that starts again; `None`
+    /// while nothing is known, or nobody asks.
+    #[must_use]
+    pub fn used_percent(&self, connection: usize, now: EpochMs) -> Option<(f64, Option<EpochMs>)> {
+        let quota = self.connection(connection)?.quota.get()?;
+        Some(((1.0 - quota.remaining(now)) * 100.0, quota.tightest_reset(now)))
+    }
+
+    fn connection(&self, index: usize) -> Option<&Arc<ConnectionNode>> {
+        self.connections.binary_search_by_key(&index, |c| c.index).ok().and_then(|at| self.connections.get(at))
     }
 
     /// Whether a connection may take a model now: what the present says, then the quota preflight (routing spec 5.2 gate 6).

@@ -536,6 +536,14 @@ pub struct Handoff {
     pub max_messages: u32,
 }
 
+impl Handoff {
+    /// Whether the accounts of a provider hand over.
+    #[must_use]
+    pub fn covers(&self, provider: &str, preset: &str) -> bool {
+        self.providers.iter().any(|wanted| wanted == provider || wanted == preset)
+    }
+}
+
 /// Auto options.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -4,6 +4,7 @@
 mod bugs;
 mod compose;
 mod failover;
+mod handoff;
 mod hedging;
 mod input;
 mod lane;

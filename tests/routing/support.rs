@@ -7,7 +7,7 @@ use std::sync::Arc;
 use omniroute::api::time::EpochMs;
 use omniroute::classify::{Failover, FailureKind, LevelChange, Reason, Scope, Terminal, Verdict, WaitSource};
 use omniroute::routing::{
-    Answer, Exclusion, ExclusionReason, Failure, Hop, KeyPolicy, Live, Load, Random, Request, Router, Seeded, Step, Walk,
+    Answer, Exclusion, ExclusionReason, Failure, Hop, KeyPolicy, Live, Load, Random, Request, Resolved, Router, Seeded, Step, Walk,
 };
 use omniroute::snapshot::{Attempts, Combo, Connection, Dialect, Model, Provider, Snapshot, Strategy, Target, TargetKind};
 
@@ -248,6 +248,10 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    fn new(now: EpochMs) -> Self {
+        Self { calls: vec![], labels: vec![], hops: vec![], delays: vec![], waits: vec![], answer: None, ended: now }
+    }
+
     pub fn status(&self) -> u16 {
         self.answer.as_ref().map_or(200, |a| a.status)
     }
@@ -298,16 +302,16 @@ impl Bench {
     }
 
     fn walk(&mut self, model: &str, request: Request, rng: &mut dyn Random) -> Outcome {
-        let mut outcome =
-            Outcome { calls: vec![], labels: vec![], hops: vec![], delays: vec![], waits: vec![], answer: None, ended: self.now };
-        let resolved = match self.router.resolve_for(model, &request.key) {
-            Ok(resolved) => resolved,
-            Err(answer) => {
-                outcome.answer = Some(*answer);
-                return outcome;
-            }
-        };
-        let mut walk = Walk::new(&self.router, &resolved, model, request).unwrap();
+        match self.router.resolve_for(model, &request.key) {
+            Ok(resolved) => self.follow(&resolved, model, request, rng),
+            Err(answer) => Outcome { answer: Some(*answer), ..Outcome::new(self.now) },
+        }
+    }
+
+    /// Walks something that was resolved.
+    pub fn follow(&mut self, resolved: &Resolved, model: &str, request: Request, rng: &mut dyn Random) -> Outcome {
+        let mut outcome = Outcome::new(self.now);
+        let mut walk = Walk::new(&self.router, resolved, model, request).unwrap();
         for _ in 0..10_000 {
             match walk.next(&self.world, self.now, rng) {
                 Step::Stop(answer) => {

@@ -16,7 +16,7 @@ use crate::routing::redact;
 
 /// A good answer, held as a whole.
 #[derive(Debug)]
-pub(super) struct Voice {
+pub(in super::super) struct Voice {
     /// What it says.
     pub text: String,
     /// As the provider gave it.
@@ -27,7 +27,7 @@ pub(super) struct Voice {
 
 /// An answer that is of no use.
 #[derive(Debug)]
-pub(super) enum Useless {
+pub(in super::super) enum Useless {
     /// The call failed.
     Refused {
         /// The answer that a client would have got.
@@ -52,6 +52,11 @@ impl Useless {
             return NoText::Unparseable.to_string();
         }
         format!("status_{}", response.status().as_u16())
+    }
+
+    /// Whether it failed with this status.
+    pub fn is_status(&self, status: u16) -> bool {
+        matches!(self, Self::Refused { response, .. } if response.status() == status)
     }
 
     /// The same for people.
@@ -82,7 +87,7 @@ pub(super) fn code_of(body: &[u8]) -> String {
 }
 
 /// Reads an answer up to `most` bytes.
-pub(super) async fn hear(answered: Answered, dialect: Dialect, most: usize, buffers: &Buffers) -> Result<Voice, Useless> {
+pub(in super::super) async fn hear(answered: Answered, dialect: Dialect, most: usize, buffers: &Buffers) -> Result<Voice, Useless> {
     let Answered { response, origin, .. } = answered;
     let (parts, body) = response.into_parts();
     let (body, held) = read(body, most, buffers).await.map_err(Useless::Unusable)?;

@@ -4,7 +4,7 @@
 //! call is dropped.
 
 mod fusion;
-mod hear;
+pub(super) mod hear;
 mod pipeline;
 
 use std::pin::Pin;
