@@ -66,7 +66,7 @@ fn calls_share_failures_and_each_may_dispatch_once() {
     assert_eq!(bench.follow(&first, "panel", request.clone(), &mut Seeded(1)).calls, ["a", "a-2"]);
     let second = part(&bench, Part::Entry(1));
     let outcome = bench.follow(&second, "panel", request.clone(), &mut Seeded(1));
-    assert_eq!((outcome.calls, outcome.status()), (vec!["c".to_owned()], 503), "the others spent what comes after a failure");
+    assert_eq!((outcome.calls.clone(), outcome.status()), (vec!["c".to_owned()], 503), "the others spent what comes after a failure");
     let last = part(&bench, judge(&bench));
     assert_eq!(bench.follow(&last, "panel", request, &mut Seeded(1)).status(), 200);
     assert_eq!(budget.dispatched(), 4);
