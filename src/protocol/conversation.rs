@@ -181,6 +181,18 @@ impl Conversation {
     }
 }
 
+/// The beginning of a text, at most so many bytes, cut between characters.
+pub(super) fn beginning(text: &str, most: usize) -> &str {
+    let end = (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    text.get(..end).unwrap_or_default()
+}
+
+/// The end of a text, at most so many bytes, cut between characters.
+pub(super) fn end(text: &str, most: usize) -> &str {
+    let from = (text.len().saturating_sub(most)..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
+    text.get(from..).unwrap_or_default()
+}
+
 fn user(text: &str) -> Value {
     json!({"role": "user", "content": text})
 }

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::Dialect;
-use super::conversation::{Conversation, Place};
+use super::conversation::{Conversation, Place, beginning, end};
 
 /// Most of a conversation that a summary is made of, bytes: 8,000 tokens of four bytes.
 const MAX_HISTORY: usize = 32_000;
@@ -66,14 +66,13 @@ fn transcript(spoken: &[(String, String)], newest: usize) -> String {
     let is_system = |(role, _): &&(String, String)| matches!(role.as_str(), "system" | "developer");
     let mut system = String::new();
     for (_, text) in spoken.iter().filter(is_system) {
-        let room = MAX_SYSTEM.saturating_sub(system.len());
-        system.push_str(text.get(..text.floor_char_boundary(room)).unwrap_or_default());
+        system.push_str(beginning(text, MAX_SYSTEM.saturating_sub(system.len())));
         system.push('\n');
     }
     let mut room = MAX_HISTORY.saturating_sub(system.len());
     let mut turns: Vec<String> = Vec::new();
     for (role, text) in spoken.iter().filter(|turn| !is_system(turn)).rev().take(newest) {
-        let kept = text.get(text.ceil_char_boundary(text.len().saturating_sub(room))..).unwrap_or_default();
+        let kept = end(text, room);
         room = room.saturating_sub(kept.len() + role.len() + 3);
         turns.push(format!("{role}: {kept}\n"));
         if room == 0 {

@@ -1,5 +1,7 @@
 //! What the judge of a panel is asked: the conversation as it was, and one more turn with the answers of the others.
 
+use super::conversation::beginning;
+
 /// Longest answer of one source, bytes; what is longer is cut with a note.
 const MAX_SOURCE: usize = 128 * 1024;
 
@@ -13,10 +15,8 @@ language that the conversation asks for, and do not mention the sources.";
 pub fn sources_turn<'a>(answers: impl IntoIterator<Item = &'a str>) -> String {
     let mut turn = TASK.to_owned();
     for (index, answer) in answers.into_iter().enumerate() {
-        let (kept, note) = match answer.floor_char_boundary(MAX_SOURCE) {
-            end if end < answer.len() => (answer.get(..end).unwrap_or_default(), "\n[cut: the source is longer]"),
-            _ => (answer, ""),
-        };
+        let kept = beginning(answer, MAX_SOURCE);
+        let note = if kept.len() < answer.len() { "\n[cut: the source is longer]" } else { "" };
         // A source must not be able to end itself and speak with another voice.
         let kept = kept.replace("</source", "<\\/source");
         turn.push_str(&format!("\n\n<source number=\"{}\">\n{kept}{note}\n</source>", index + 1));

@@ -14,7 +14,8 @@ fn panel() -> Combo {
 
 /// The panel a/m, [c/m, d/m], b/m with the judge judge/j.
 fn bench() -> Bench {
-    let mut s = snapshot(vec![panel(), combo("inner", Strategy::Priority, &["c/m", "d/m"]), combo("other", Strategy::Priority, &["judge/x"])]);
+    let mut s =
+        snapshot(vec![panel(), combo("inner", Strategy::Priority, &["c/m", "d/m"]), combo("other", Strategy::Priority, &["judge/x"])]);
     s.connections.push(connection("a-2", "a"));
     Bench::new(s)
 }
@@ -89,7 +90,11 @@ fn only_a_patient_call_waits_for_a_timer() {
         s.settings.combo_cooldown_wait.enabled = true;
         s.combos.iter_mut().for_each(|c| c.cooldown_wait = true);
         let mut bench = Bench::new(s);
-        let cooling = Exclusion { until: Some(START.plus(5_000)), cause: Some(omniroute::classify::Reason::ServerError), ..Exclusion::of(ExclusionReason::ConnectionCooldown) };
+        let cooling = Exclusion {
+            until: Some(START.plus(5_000)),
+            cause: Some(omniroute::classify::Reason::ServerError),
+            ..Exclusion::of(ExclusionReason::ConnectionCooldown)
+        };
         bench.world.rest(bench.connection("a"), cooling);
         let mut request = inner(30);
         request.inner.as_mut().unwrap().patient = patient;
@@ -103,7 +108,13 @@ fn only_a_patient_call_waits_for_a_timer() {
 fn a_key_for_the_combo_may_use_its_judge_and_a_key_for_a_target_may_not() {
     for (allowed, expected) in [("panel", 200), ("a/*", 403)] {
         let mut bench = bench();
-        let key = ApiKey { name: "k".to_owned(), sha256: String::new(), scopes: vec![], allowed_connections: None, allowed_models: Some(vec![allowed.to_owned()]) };
+        let key = ApiKey {
+            name: "k".to_owned(),
+            sha256: String::new(),
+            scopes: vec![],
+            allowed_connections: None,
+            allowed_models: Some(vec![allowed.to_owned()]),
+        };
         let policy = omniroute::routing::KeyPolicy::new(&key, bench.router.snapshot());
         let resolved = part(&bench, judge(&bench));
         let outcome = bench.follow(&resolved, "panel", Request { key: Arc::new(policy), ..inner(30) }, &mut Seeded(1));
@@ -138,5 +149,8 @@ fn a_plan_says_what_each_target_does() {
     let mut relay = combo("relay", Strategy::ContextRelay, &["a/m", "b/m"]);
     relay.options.handoff = Some(Handoff { threshold_percent: 85, model: None, providers: vec!["b".to_owned()], max_messages: 30 });
     let shown = plan(vec![relay], "relay");
-    assert_eq!(shown.iter().map(|(_, note)| note.as_str()).collect::<Vec<_>>(), ["", "hands its sessions over when 85 % of a quota are used"]);
+    assert_eq!(
+        shown.iter().map(|(_, note)| note.as_str()).collect::<Vec<_>>(),
+        ["", "hands its sessions over when 85 % of a quota are used"]
+    );
 }
