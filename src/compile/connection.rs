@@ -86,13 +86,6 @@ fn one(
     let credential = credential(name, resource, index, options, provider, &mut warnings)?;
     let settings = &snapshot.settings;
     let cooldown = cooldown(*settings.connection_cooldown.get(provider.traits.auth_class), spec.connection_cooldown.as_ref());
-    let protection = match spec.rate_limit_protection {
-        RateLimitProtection::Enabled => true,
-        RateLimitProtection::Disabled => false,
-        RateLimitProtection::Auto => {
-            settings.request_queue.auto_enable_api_key_providers && provider.traits.auth_class == AuthClass::ApiKey
-        }
-    };
     Ok((
         snapshot::Connection {
             name: name.to_owned(),
@@ -106,7 +99,7 @@ fn one(
             tags: spec.tags.iter().map(|t| t.to_lowercase()).collect::<BTreeSet<_>>().into_iter().collect(),
             max_concurrent: unsigned(spec.max_concurrent),
             rate_limits: rate_limits(spec, snapshot),
-            rate_limit_protection: protection,
+            rate_limit_protection: is_protected(spec, provider, snapshot),
             disable_cooling: spec.disable_cooling,
             // The URL may carry a password, and groups are shown.
             egress_group: spec
@@ -127,6 +120,17 @@ fn one(
         credential.grant,
         warnings,
     ))
+}
+
+/// Whether pacing and queueing act on the connection.
+fn is_protected(spec: &api::ConnectionSpec, provider: &snapshot::Provider, snapshot: &Snapshot) -> bool {
+    match spec.rate_limit_protection {
+        RateLimitProtection::Enabled => true,
+        RateLimitProtection::Disabled => false,
+        RateLimitProtection::Auto => {
+            snapshot.settings.request_queue.auto_enable_api_key_providers && provider.traits.auth_class == AuthClass::ApiKey
+        }
+    }
 }
 
 #[derive(Default)]
@@ -192,19 +196,8 @@ fn credential(
     let refresh = spec.credentials.oauth.as_ref().and_then(|_| data(secret, "refreshToken")).unwrap_or_default();
     let expires = spec.credentials.oauth.as_ref().and_then(|_| data(secret, "expiresAt")).and_then(|raw| expiry(&raw));
     let allowed_hosts = secret.annotations().get(api::ANNOTATION_ALLOWED_HOSTS).map(|list| allowed_hosts(list));
-    if let Some(hosts) = &allowed_hosts {
-        let token_url = spec.credentials.oauth.as_ref().and_then(|o| o.token_url.as_ref());
-        let addresses = std::iter::once(&provider.base_url).chain(provider.base_urls.values());
-        let addresses = addresses.map(|url| (url, "spec.providerRef.name", format!("the address of Provider `{}`", provider.name)));
-        let endpoint = token_url.map(|url| (url, "spec.credentials.oauth.tokenURL", "the token endpoint".to_owned()));
-        for (url, field, what) in addresses.chain(endpoint) {
-            let Some(host) = host(url).filter(|h| !hosts.contains(h)) else { continue };
-            let message = format!(
-                "Secret `{secret_name}` may not be sent to `{host}`, {what}: its owner would have to add the host to the annotation {}",
-                api::ANNOTATION_ALLOWED_HOSTS
-            );
-            return fail(field, "InvalidSpec", Severity::Error, message);
-        }
+    if let Some(finding) = allowed_hosts.as_ref().and_then(|hosts| misdirected(name, spec, provider, secret_name, hosts)) {
+        return Err(Box::new(finding));
     }
     let problem = oauth::cannot_keep(index, resource)
         .map(|(reason, message)| Finding::new((KIND, name), "spec.credentials.oauth.tokenURL", reason, Severity::Warning, message));
@@ -221,6 +214,22 @@ fn credential(
         expires: grant.as_ref().map_or(expires, |grant| grant.tokens.expires),
         grant,
         allowed_hosts: allowed_hosts.unwrap_or_default(),
+    })
+}
+
+/// An address to which the owner of the Secret does not let it go.
+fn misdirected(name: &str, spec: &api::ConnectionSpec, provider: &snapshot::Provider, secret: &str, hosts: &[String]) -> Option<Finding> {
+    let addresses = std::iter::once(&provider.base_url).chain(provider.base_urls.values());
+    let addresses = addresses.map(|url| (url, "spec.providerRef.name", format!("the address of Provider `{}`", provider.name)));
+    let token_url = spec.credentials.oauth.as_ref().and_then(|oauth| oauth.token_url.as_ref());
+    let endpoint = token_url.map(|url| (url, "spec.credentials.oauth.tokenURL", "the token endpoint".to_owned()));
+    addresses.chain(endpoint).find_map(|(url, field, what)| {
+        let host = host(url).filter(|host| !hosts.contains(host))?;
+        let message = format!(
+            "Secret `{secret}` may not be sent to `{host}`, {what}: its owner would have to add the host to the annotation {}",
+            api::ANNOTATION_ALLOWED_HOSTS
+        );
+        Some(Finding::new((KIND, name), field, "InvalidSpec", Severity::Error, message))
     })
 }
 
