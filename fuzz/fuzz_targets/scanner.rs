@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use omniroute::protocol::scan::{scan_request, splice_model};
+use omniroute_fuzz::protocol::scan::{scan_request, splice_model};
 use serde_json::Value;
 
 fuzz_target!(|data: &[u8]| {

@@ -2,9 +2,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use omniroute::protocol::Dialect;
-use omniroute::protocol::progress::{Classifier, Progress};
-use omniroute::protocol::sse::{Decoder, Event, Flow};
+use omniroute_fuzz::protocol::Dialect;
+use omniroute_fuzz::protocol::progress::{Classifier, Progress};
+use omniroute_fuzz::protocol::sse::{Decoder, Event, Flow};
 
 fn read<'a>(pieces: impl Iterator<Item = &'a [u8]>, dialect: Dialect) -> Vec<Option<Progress>> {
     let (mut decoder, mut classifier, mut seen) = (Decoder::new(), Classifier::new(dialect), Vec::new());

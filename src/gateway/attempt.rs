@@ -256,7 +256,6 @@ impl Running<'_> {
         }
         match sent {
             Err(error) => self.no_answer(permit, &error),
-            Ok(response) if response.status().is_redirection() => self.redirect(permit, response.status()),
             // Boxed, so that a request carries room only for what it takes.
             Ok(response) if !response.status().is_success() => Box::pin(self.error_answer(permit, response, elsewhere)).await,
             Ok(response) if context.head.stream => Box::pin(self.stream(permit, response, elsewhere)).await,
@@ -313,6 +312,9 @@ impl Running<'_> {
 
     async fn error_answer(&self, permit: Permit, response: Response<UpstreamBody>, elsewhere: &mut Elsewhere) -> Outcome {
         let (parts, body) = response.into_parts();
+        if parts.status.is_redirection() {
+            return self.redirect(permit, parts.status);
+        }
         let status = parts.status.as_u16();
         let (bytes, room) =
             match elsewhere.during(collect(body, MAX_ERROR_BODY, self.idle(), self.context.shared.gateway().buffers())).await {
@@ -360,7 +362,7 @@ impl Running<'_> {
         let content_type = parts.headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok());
         let expect = Expectations { validate: self.validation(), empty_stop_is_valid: self.provider.traits.empty_stop_is_valid };
         match check_answer(self.context.shared.endpoint, content_type, &body, expect) {
-            Ok(facts) => self.succeed(permit, parts.status, shown, Body::full(body).guarded(room), facts.id.as_deref()),
+            Ok(facts) => self.succeed(permit, parts.status, shown, Body::held(body, room), facts.id.as_deref()),
             Err(QualityFailure::ErrorInside) => {
                 let evidence =
                     Evidence { status: parts.status.as_u16(), headers: Some(&parts.headers), body: &body, ..Evidence::default() };

@@ -23,7 +23,11 @@ pub struct Body {
 
 enum Payload {
     Empty,
-    Full(Bytes),
+    Full {
+        bytes: Bytes,
+        /// Never looked at: it gives the memory back when it is dropped.
+        _room: Option<Buffered>,
+    },
     Stream(Stream),
 }
 
@@ -31,8 +35,13 @@ impl Body {
     /// A body that is there as a whole.
     #[must_use]
     pub fn full(bytes: impl Into<Bytes>) -> Self {
-        let bytes = bytes.into();
-        Self { payload: if bytes.is_empty() { Payload::Empty } else { Payload::Full(bytes) }, guard: None }
+        Self::held(bytes.into(), None)
+    }
+
+    /// The same with its share of the memory that all bodies may use.
+    #[must_use]
+    pub fn held(bytes: Bytes, room: Option<Buffered>) -> Self {
+        Self { payload: if bytes.is_empty() { Payload::Empty } else { Payload::Full { bytes, _room: room } }, guard: None }
     }
 
     /// A body that arrives over time.
@@ -125,7 +134,7 @@ impl std::fmt::Debug for Body {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self.payload {
             Payload::Empty => "Body::Empty",
-            Payload::Full(_) => "Body::Full",
+            Payload::Full { .. } => "Body::Full",
             Payload::Stream(_) => "Body::Stream",
         })
     }
@@ -138,7 +147,7 @@ impl HttpBody for Body {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let polled = match &mut self.payload {
             Payload::Empty => Poll::Ready(None),
-            Payload::Full(bytes) => {
+            Payload::Full { bytes, .. } => {
                 let bytes = std::mem::take(bytes);
                 self.payload = Payload::Empty;
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
@@ -155,7 +164,7 @@ impl HttpBody for Body {
     fn is_end_stream(&self) -> bool {
         match &self.payload {
             Payload::Empty => true,
-            Payload::Full(_) => false,
+            Payload::Full { .. } => false,
             Payload::Stream(stream) => stream.is_end_stream(),
         }
     }
@@ -163,7 +172,7 @@ impl HttpBody for Body {
     fn size_hint(&self) -> SizeHint {
         match &self.payload {
             Payload::Empty => SizeHint::with_exact(0),
-            Payload::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Payload::Full { bytes, .. } => SizeHint::with_exact(bytes.len() as u64),
             Payload::Stream(stream) => stream.size_hint(),
         }
     }

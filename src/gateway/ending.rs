@@ -33,7 +33,7 @@ pub(super) fn answered(answer: &Answer, kept: Option<Kept>, decision: Option<Str
     let now = clock::now();
     let mut response = match kept.filter(|_| answer.pass_upstream) {
         Some(kept) => {
-            let mut response = Response::new(Body::full(kept.body).guarded(kept.room));
+            let mut response = Response::new(Body::held(kept.body, kept.room));
             *response.status_mut() = kept.status;
             *response.headers_mut() = kept.headers;
             let headers = response.headers_mut();

@@ -130,9 +130,9 @@ pub fn check_answer(
         return Ok(AnswerFacts::default());
     }
     // Once for the whole body is a fraction of what the parser would do for each string.
-    let text = std::str::from_utf8(trimmed).map_err(|e| QualityFailure::NotJson(e.to_string()))?;
-    let answer: Answer<'_> = serde_json::from_str(text)
-        .map_err(|e| if is_error(trimmed) { QualityFailure::ErrorInside } else { QualityFailure::NotJson(e.to_string()) })?;
+    let unreadable = |why: String| if is_error(trimmed) { QualityFailure::ErrorInside } else { QualityFailure::NotJson(why) };
+    let text = std::str::from_utf8(trimmed).map_err(|e| unreadable(e.to_string()))?;
+    let answer: Answer<'_> = serde_json::from_str(text).map_err(|e| unreadable(e.to_string()))?;
     if answer.error.0 || answer.kind.as_deref() == Some("error") || answer.base_resp.is_some_and(BaseResponse::failed) {
         return Err(QualityFailure::ErrorInside);
     }

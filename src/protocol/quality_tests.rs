@@ -42,6 +42,13 @@ fn good_answers_pass_with_their_facts() {
 }
 
 #[test]
+fn an_error_is_one_although_something_in_it_is_no_text() {
+    let expect = Expectations { validate: &ValidateResponse::default(), empty_stop_is_valid: false };
+    let body = b"{\"errors\":[{\"message\":\"x\"}],\"detail\":\"\xff\"}";
+    assert_eq!(check_answer(Chat, None, body, expect), Err(QualityFailure::ErrorInside));
+}
+
+#[test]
 fn answers_that_are_none_fail() {
     for (endpoint, body, failure) in [
         (Chat, "", QualityFailure::EmptyBody),

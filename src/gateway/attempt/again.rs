@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::future::BoxFuture;
 use http::HeaderMap;
 
 use super::{SharedPermit, gates};
@@ -14,7 +13,7 @@ use crate::gateway::lane;
 use crate::gateway::metrics::RecoveryKind;
 use crate::gateway::pipeline::{Context, Elsewhere, Shared};
 use crate::gateway::queue::Pass;
-use crate::gateway::relay::{Recovered, Resume, ResumeError};
+use crate::gateway::relay::{Answer, Recovered, Resume, ResumeError};
 use crate::gateway::upstream::{Call, UpstreamBody};
 use crate::protocol::resume::ask_for_rest;
 use crate::protocol::scan::RequestHead;
@@ -38,7 +37,7 @@ impl Slot {
 }
 
 /// What an attempt needs to be made again.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Again {
     pub shared: Arc<Shared>,
     /// The configuration of the account, and its position there.
@@ -89,7 +88,7 @@ impl Again {
 
 /// The way to continue the text of an answer, kept as long as the answer runs.
 pub(super) struct Rest {
-    again: Again,
+    again: Arc<Again>,
     headers: HeaderMap,
     head: RequestHead,
     body: bytes::Bytes,
@@ -99,10 +98,10 @@ pub(super) struct Rest {
 
 impl Rest {
     /// Keeps what the request for the rest needs; `None` when there is no room for it.
-    pub fn new(again: &Again, context: &Context, response_start: Duration) -> Option<Arc<Self>> {
+    pub fn new(again: &Arc<Again>, context: &Context, response_start: Duration) -> Option<Arc<Self>> {
         let room = context.shared.gateway().buffers().reserve(context.body.len() as u64)?;
         Some(Arc::new(Self {
-            again: again.clone(),
+            again: Arc::clone(again),
             headers: context.headers.clone(),
             head: context.head.clone(),
             body: context.body.clone(),
@@ -148,7 +147,7 @@ impl Rest {
 }
 
 impl Resume<UpstreamBody> for Rest {
-    fn resume(self: Arc<Self>, text: String) -> BoxFuture<'static, Result<(HeaderMap, UpstreamBody), ResumeError>> {
+    fn resume(self: Arc<Self>, text: String) -> Answer<UpstreamBody> {
         Box::pin(async move { self.ask(&text).await })
     }
 

@@ -20,16 +20,17 @@ use crate::gateway::relay::{
     self, Hooks, MAX_RECOVERIES, OnEnd, Opened, RECOVERY_HOLD, Recovered, Resume, StreamEnd, StreamFailure, StreamOutcome, StreamPolicy,
 };
 use crate::gateway::upstream::{SendError, UpstreamBody, headers};
+use crate::protocol::Endpoint;
 use crate::resilience::Permit;
 use crate::routing::{Exclusion, ExclusionReason};
 
 /// The permit of a streamed attempt. Whoever takes it records the attempt; nobody else can.
-#[derive(Clone, Debug)]
-pub(super) struct SharedPermit(Arc<Mutex<Option<Permit>>>);
+#[derive(Debug)]
+pub(super) struct SharedPermit(Mutex<Option<Permit>>);
 
 impl SharedPermit {
-    fn new(permit: Permit) -> Self {
-        Self(Arc::new(Mutex::new(Some(permit))))
+    const fn new(permit: Permit) -> Self {
+        Self(Mutex::new(Some(permit)))
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Permit>> {
@@ -69,20 +70,21 @@ impl Running<'_> {
             empty_stop_is_valid: self.provider.traits.empty_stop_is_valid,
             ..StreamPolicy::new(self.context.shared.endpoint.dialect(), self.begun.into(), &self.provider.timeouts, &self.context.head)
         };
-        let again = Again {
+        let again = Arc::new(Again {
             shared: Arc::clone(&self.context.shared),
             loaded: Arc::clone(self.loaded),
             account: self.account.index,
             dispatch: self.dispatch.clone(),
             permit: SharedPermit::new(permit),
             slot: self.slot.clone(),
-        };
-        let rest = if recovery.continue_mid_stream { Rest::new(&again, self.context, self.response_start()) } else { None };
+        });
+        let continues = recovery.continue_mid_stream && self.context.shared.endpoint == Endpoint::ChatCompletions;
+        let rest = if continues { Rest::new(&again, self.context, self.response_start()) } else { None };
         let (mut response, mut left) = (response, if recovery.enabled { MAX_RECOVERIES } else { 0 });
         loop {
             let (parts, body) = response.into_parts();
             let hooks = Hooks {
-                on_end: recorder(again.clone()),
+                on_end: recorder(Arc::clone(&again)),
                 buffers: self.context.shared.gateway().buffers().clone(),
                 resume: rest.clone().map(|rest| -> Arc<dyn Resume<UpstreamBody>> { rest }),
             };
@@ -140,11 +142,7 @@ impl Running<'_> {
                 Ok(response) => {
                     again.settled(RecoveryKind::Reopen, Recovered::No);
                     let Some(permit) = again.permit.take() else { return Err(Box::new(nothing_known())) };
-                    let redirected = response.status().is_redirection();
-                    return Err(Box::new(match redirected {
-                        true => self.redirect(permit, response.status()),
-                        false => self.error_answer(permit, response, elsewhere).await,
-                    }));
+                    return Err(Box::new(self.error_answer(permit, response, elsewhere).await));
                 }
                 Err(error) => broken = Broken::NoAnswer(error),
             }
@@ -188,7 +186,7 @@ fn nothing_known() -> Outcome {
 }
 
 /// Records how a committed stream ended, whenever that is.
-fn recorder(again: Again) -> OnEnd {
+fn recorder(again: Arc<Again>) -> OnEnd {
     Box::new(move |outcome| record(&again, &outcome))
 }
 

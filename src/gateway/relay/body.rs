@@ -13,7 +13,7 @@ use http_body::{Body, Frame};
 use tokio::time::Instant;
 
 use super::opening::Held;
-use super::recovery::{Continuation, Opened, Recovered};
+use super::recovery::{Cause, Continuation, Recovered};
 use super::source::{Source, Step};
 use super::watchdog::{Expired, Watchdog};
 use super::{Hooks, Interruption, OnEnd, StreamEnd, StreamOutcome, StreamPolicy};
@@ -136,7 +136,11 @@ where
                 self.leave_source();
                 self.watchdog.restart(Instant::now(), self.earlier.text_bytes);
             }
-            Err((code, message)) => self.end_broken(code, message),
+            Err((code, message)) => {
+                // With the trail goes the knowledge that the client has whole events only.
+                self.leave_source();
+                self.end_broken(code, message);
+            }
         }
     }
 
@@ -249,8 +253,8 @@ where
                 Poll::Ready(Read::Step(Ok(step))) => this.take(step),
                 Poll::Ready(Read::Step(Err(_))) if this.complete => this.finish(),
                 Poll::Ready(Read::Step(Err(error))) => this.interrupt("stream_interrupted", error.message),
-                Poll::Ready(Read::Opened(Opened::Source(source))) => this.source = Some(source),
-                Poll::Ready(Read::Opened(Opened::Failed((code, message)))) => this.end_broken(code, message),
+                Poll::Ready(Read::Opened(Ok(source))) => this.source = Some(*source),
+                Poll::Ready(Read::Opened(Err((code, message)))) => this.end_broken(code, message),
                 Poll::Pending => match this.watchdog.poll(cx, this.text_bytes()) {
                     Poll::Ready(what) => this.expired(what),
                     Poll::Pending => return Poll::Pending,
@@ -268,7 +272,7 @@ where
 /// What was waited for.
 enum Read<B> {
     Step(Result<Step, BodyError>),
-    Opened(Opened<B>),
+    Opened(Result<Box<Source<B>>, Cause>),
 }
 
 impl<B> Drop for StreamBody<B> {

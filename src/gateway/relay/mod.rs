@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 pub use body::StreamBody;
 pub use opening::open_stream;
-pub use recovery::{MAX_RECOVERIES, Recovered, Resume, ResumeError};
+pub use recovery::{Answer, MAX_RECOVERIES, Recovered, Resume, ResumeError};
 
 use super::admission::Buffers;
 use super::body::Chained;

@@ -21,7 +21,7 @@ pub const MAX_RECOVERIES: u32 = 4;
 /// Sends the request of a broken stream again, so that the answer goes on behind a text.
 pub trait Resume<B>: Send + Sync {
     /// Asks for the rest of `text`, through the same admission as every call. Answers the head and the body of a 2xx event stream.
-    fn resume(self: Arc<Self>, text: String) -> BoxFuture<'static, Result<(HeaderMap, B), ResumeError>>;
+    fn resume(self: Arc<Self>, text: String) -> Answer<B>;
 
     /// What became of an attempt; called once for each.
     fn settled(&self, outcome: Recovered);
@@ -51,6 +51,9 @@ pub enum Recovered {
     Aborted,
 }
 
+/// The answer to a request for the rest.
+pub type Answer<B> = BoxFuture<'static, Result<(HeaderMap, B), ResumeError>>;
+
 /// Why the stream broke, for the case that it cannot be continued.
 pub(super) type Cause = (&'static str, String);
 
@@ -58,18 +61,10 @@ pub(super) type Cause = (&'static str, String);
 pub(super) struct Continuation<B> {
     resume: Arc<dyn Resume<B>>,
     left: u32,
-    opening: Option<(BoxFuture<'static, Result<(HeaderMap, B), ResumeError>>, Box<Trail>)>,
+    opening: Option<(Answer<B>, Box<Trail>)>,
     /// An attempt runs whose outcome is not known.
     unsettled: bool,
     cause: Option<Cause>,
-}
-
-/// What an attempt came to.
-pub(super) enum Opened<B> {
-    /// The answer goes on here.
-    Source(Source<B>),
-    /// It does not.
-    Failed(Cause),
 }
 
 impl<B> Continuation<B> {
@@ -115,7 +110,7 @@ impl<B> Continuation<B> {
     }
 
     /// Ready when the request for the rest was answered, or finally failed.
-    pub fn poll(&mut self, cx: &mut Context<'_>, dialect: Dialect) -> Poll<Opened<B>>
+    pub fn poll(&mut self, cx: &mut Context<'_>, dialect: Dialect) -> Poll<Result<Box<Source<B>>, Cause>>
     where
         B: http_body::Body<Data = bytes::Bytes, Error = BodyError> + Unpin,
     {
@@ -125,7 +120,7 @@ impl<B> Continuation<B> {
             let (Some((_, trail)), Some(cause)) = (self.opening.take(), self.cause.take()) else { return Poll::Pending };
             let failure = match answer {
                 Ok((headers, body)) => match Source::new(body, &headers, dialect) {
-                    Ok(source) => return Poll::Ready(Opened::Source(source.with_trail(Some(trail.joined())))),
+                    Ok(source) => return Poll::Ready(Ok(Box::new(source.with_trail(Some(trail.joined()))))),
                     Err(message) => ResumeError::Refused(message),
                 },
                 Err(error) => error,
@@ -134,11 +129,11 @@ impl<B> Continuation<B> {
             match failure {
                 ResumeError::Refused(_) => {
                     self.settle(Recovered::Refused);
-                    return Poll::Ready(Opened::Failed(cause));
+                    return Poll::Ready(Err(cause));
                 }
                 ResumeError::Broken(_) => {
                     if let Err(cause) = self.begin(trail, cause) {
-                        return Poll::Ready(Opened::Failed(cause));
+                        return Poll::Ready(Err(cause));
                     }
                 }
             }
