@@ -1,6 +1,8 @@
 //! Processes inside pods of the throw-away cluster: they are visible from the suite, which runs in the same process namespace as the node.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use super::cluster::{Outcome, run, shell, until_some};
@@ -59,4 +61,15 @@ fn processes() -> impl Iterator<Item = Process> {
 /// Waits for the process of a role in a pod that is not `old`.
 pub fn await_process(role: &str, pod: &str, old: Option<Process>, limit: Duration) -> Outcome<Process> {
     until_some(limit, &format!("{role} in {pod}"), || Process::of_pod(role, pod).filter(|new| Some(*new) != old))
+}
+
+/// Status and body of a GET over a connection of its own, straight to a pod or a Service.
+pub fn http_get(address: &str, path: &str, key: &str) -> Option<(u16, String)> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {key}\r\nconnection: close\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let status = answer.split_whitespace().nth(1)?.parse().ok()?;
+    Some((status, answer.split_once("\r\n\r\n")?.1.to_owned()))
 }

@@ -49,6 +49,7 @@ pub fn statuses(world: &World) -> Outcome {
     let mut health = BTreeMap::new();
     for (object, verdict) in statuses.iter().zip(&verdicts) {
         let mut complaints = flux_complaints(object);
+        complaints.extend(unknown_reasons(object));
         let expected = expected_verdict(object);
         if verdict != expected && object["metadata"]["deletionTimestamp"].is_null() {
             complaints.push(format!("kstatus says {verdict} instead of {expected}"));
@@ -73,6 +74,21 @@ pub fn statuses(world: &World) -> Outcome {
     ensure(wrong.is_empty(), || {
         format!("{} of {} statuses:\n{}", wrong.len(), statuses.len(), wrong.into_iter().collect::<Vec<_>>().join("\n"))
     })
+}
+
+/// Reasons that the reference page of conditions does not explain.
+fn unknown_reasons(object: &Value) -> Vec<String> {
+    let page = include_str!("../../docs/reference/conditions.md");
+    let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+    let told = conditions.filter_map(|condition| Some((condition["type"].as_str()?, condition["reason"].as_str()?)));
+    told.filter(|(kind, reason)| {
+        // The two that are only there while true carry the reason of Ready.
+        let title = if ["Reconciling", "Stalled"].contains(kind) { "Ready" } else { kind };
+        let section = page.split("\n## ").find(|section| section.starts_with(&format!("{title}\n")));
+        section.is_none_or(|section| !section.contains(&format!("| `{reason}` |")))
+    })
+    .map(|(kind, reason)| format!("{kind} has the reason {reason}, which docs/reference/conditions.md does not know"))
+    .collect()
 }
 
 /// What a waiter should make of our conditions.

@@ -1,6 +1,7 @@
 //! What the suite proves, in the order in which it runs.
 
 mod audit;
+mod canary;
 mod chart;
 mod definitions;
 mod leader;
@@ -60,6 +61,7 @@ pub const SCENARIOS: &[Scenario] = &[
     anywhere("alerts_read_metrics_that_exist", metrics::alerts_read_what_exists),
     own_cluster("leadership_moves_in_time", leader::changes),
     own_cluster("the_data_plane_does_not_need_the_api_server", outage::api_server_away),
+    own_cluster("no_secret_is_anywhere_but_in_secrets", canary::nowhere_else),
     own_cluster("nothing_is_written_at_rest", audit::silence),
     own_cluster("there_was_never_more_than_one_writer", audit::one_writer),
     own_cluster("every_status_ever_written_is_right_for_waiters", audit::statuses),

@@ -1,7 +1,5 @@
 //! The API server goes away; the data plane does not notice.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -9,7 +7,7 @@ use serde_json::json;
 use super::super::client::Client;
 use super::super::cluster::{Outcome, until};
 use super::super::health::condition_status;
-use super::super::process::{Process, await_process};
+use super::super::process::{Process, await_process, http_get};
 use super::super::world::{CLIENT_KEY, PODS, SOON, SYSTEM, TEAM, World, quickstart};
 use super::ensure;
 use super::repair::OTHER;
@@ -17,16 +15,6 @@ use super::repair::OTHER;
 /// How long the API server is away: a minute, five with `SOAK=1`.
 fn duration() -> Duration {
     Duration::from_secs(if std::env::var_os("SOAK").is_some() { 300 } else { 60 })
-}
-
-/// Status code of a GET, over a connection of its own.
-fn status_of(address: &str, path: &str) -> Option<u16> {
-    let mut stream = TcpStream::connect(address).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {CLIENT_KEY}\r\nconnection: close\r\n\r\n").ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    answer.split_whitespace().nth(1)?.parse().ok()
 }
 
 fn pod_name(world: &World, namespace: &str, application: &str) -> Outcome<String> {
@@ -89,9 +77,9 @@ fn while_away(client: &mut Client, pod: &str, victim: Process) -> Outcome {
     let new = await_process("gateway", pod, Some(victim), PODS)?;
     until(PODS, "the restarted gateway", || {
         let address = new.address().ok()?;
-        (status_of(&format!("{address}:9090"), "/readyz")? == 200).then_some(())
+        (http_get(&format!("{address}:9090"), "/readyz", CLIENT_KEY)?.0 == 200).then_some(())
     })?;
-    let status = status_of(&format!("{}:8080", new.address()?), "/v1/models");
-    ensure(status == Some(200), || format!("the restarted gateway answered {status:?}"))?;
+    let answer = http_get(&format!("{}:8080", new.address()?), "/v1/models", CLIENT_KEY);
+    ensure(answer.as_ref().is_some_and(|(status, _)| *status == 200), || format!("the restarted gateway answered {answer:?}"))?;
     client.stop().map(drop)
 }

@@ -24,13 +24,13 @@ fn cool_for_two_minutes(world: &World) -> Outcome {
     let limit = SOON + Duration::from_secs(5); // one checkpoint per five seconds
     world
         .cluster
-        .await_object(TEAM, "configmap", "omniroute-gateway-checkpoint", limit, |object| checkpoint_text(object).contains(A))
+        .await_object(TEAM, "configmap", "omniroute-gateway-checkpoint", limit, |object| unpacked(&object["binaryData"]).contains(A))
         .map(drop)
 }
 
-/// The checkpoint as text: every value of `binaryData` unpacked.
-fn checkpoint_text(object: &Value) -> String {
-    let values = object["binaryData"].as_object().into_iter().flatten();
+/// The compressed values of a ConfigMap or a Secret as one text; others are left out.
+pub fn unpacked(data: &Value) -> String {
+    let values = data.as_object().into_iter().flatten();
     values
         .filter_map(|(_, value)| {
             let packed = base64::engine::general_purpose::STANDARD.decode(value.as_str()?).ok()?;

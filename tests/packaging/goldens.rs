@@ -52,11 +52,12 @@ fn render(helm: &Path, name: &str) -> String {
     let mut kept = String::new();
     for document in rendered.split("---\n").filter(|document| !document.trim().is_empty()) {
         let cut = match document {
-            _ if document.contains("\nkind: CustomResourceDefinition\n") => "\nspec:\n",
-            _ if document.contains("/dashboards.yaml\n") => "\ndata:\n",
-            _ => "\n\u{0}",
+            _ if document.contains("\nkind: CustomResourceDefinition\n") => Some("\nspec:\n"),
+            _ if document.contains("/dashboards.yaml\n") => Some("\ndata:\n"),
+            _ => None,
         };
-        let _ = write!(kept, "---\n{}\n", document.split(cut).next().unwrap_or(document).trim_end());
+        let part = cut.and_then(|cut| document.split(cut).next()).unwrap_or(document);
+        let _ = write!(kept, "---\n{}\n", part.trim_end());
     }
     kept
 }
