@@ -124,6 +124,9 @@ impl World {
             self.fake(vendor).healthy()?;
         }
         self.cluster.apply(TEAM, &quickstart(TEAM)?)?;
+        // A client-side apply leaves alone what a scenario has patched in.
+        self.cluster.patch(TEAM, "resiliencesettings/default", &json!({"spec": {"gateway": null}}))?;
+        self.cluster.await_object(TEAM, "deployment", "omniroute-gateway", PODS, |object| object["status"]["replicas"] == json!(1))?;
         let commands = ["omniroute.dev/clear-cooldown=recovered", "omniroute.dev/reset=recovered", "--overwrite"];
         let annotate = ["annotate", "-n", TEAM, "connections", "--all"];
         self.cluster.kubectl(&[&annotate[..], &commands[..]].concat()).map(drop)

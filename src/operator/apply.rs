@@ -98,13 +98,12 @@ impl Applier {
                 return Ok(None);
             }
         }
-        if child.kind == ChildKind::Deployment
-            && let Some(live) = live
-        {
-            self.hand_over_replicas(owner, child, live).await?;
-        }
+        let handed = match live {
+            Some(live) if child.kind == ChildKind::Deployment => self.hand_over_replicas(owner, child, live).await?,
+            _ => None,
+        };
         let mut body = child.body.clone();
-        if let Some(live) = live {
+        if let Some(live) = handed.as_ref().or(live) {
             // A write on top of a state that we have not seen is refused with a conflict.
             body["metadata"]["resourceVersion"] = json!(live.resource_version);
         }
@@ -112,17 +111,18 @@ impl Applier {
     }
 
     /// When the intent no longer names `replicas`, an autoscaler is in charge. Dropping the field would let the API server default it
-    /// to one, so the present value is first claimed under another manager.
-    async fn hand_over_replicas(&self, owner: &Owner, child: &Child, live: &Live) -> Result<(), Error> {
+    /// to one, so the present value is first claimed under another manager. Answers the Deployment as it is afterwards.
+    async fn hand_over_replicas(&self, owner: &Owner, child: &Child, live: &Live) -> Result<Option<Live>, Error> {
         let replicas = live.content.pointer("/spec/replicas");
         let fixed = live.annotations.get(super::build::ANNOTATION_SCALING).is_some_and(|v| v == "Fixed");
-        let (Some(replicas), None, true) = (replicas, child.body.pointer("/spec/replicas"), fixed) else { return Ok(()) };
+        let (Some(replicas), None, true) = (replicas, child.body.pointer("/spec/replicas"), fixed) else { return Ok(None) };
+        // With the version that was seen: somebody may have scaled meanwhile.
         let body = json!({
             "apiVersion": "apps/v1", "kind": "Deployment",
-            "metadata": {"name": child.name, "namespace": owner.namespace},
+            "metadata": {"name": child.name, "namespace": owner.namespace, "resourceVersion": live.resource_version},
             "spec": {"replicas": replicas},
         });
-        self.patch(owner, child, SCALE_MANAGER, body).await.map(drop)
+        self.patch(owner, child, SCALE_MANAGER, body).await.map(Some)
     }
 
     async fn patch(&self, owner: &Owner, child: &Child, manager: &str, body: serde_json::Value) -> Result<Live, Error> {
