@@ -38,7 +38,10 @@ pub fn nowhere_else(world: &World) -> Outcome {
     let found = provoke(world).and_then(|()| search(world));
     world.fake("openai").healthy()?;
     log_of_operator(world, "info")?;
-    cluster.kubectl(&["delete", "namespace", NAMESPACE, "--wait=false"])?;
+    // The next scenario wants silence. A namespace with pods in it is looked at again only after half of their grace period.
+    cluster.kubectl(&["delete", "resiliencesettings", "-n", NAMESPACE, "--all"])?;
+    cluster.wait_for(NAMESPACE, &["pod", "-l", "app.kubernetes.io/name=omniroute-gateway"], "delete", PODS)?;
+    cluster.kubectl(&["delete", "namespace", NAMESPACE, "--timeout=90s"])?;
     found
 }
 
