@@ -1,5 +1,6 @@
 //! A panel: all targets are asked at once, a judge writes the answer from theirs (routing spec 4.19, decisions 4.6).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,7 +21,7 @@ use super::{Call, Composed, Question};
 use crate::protocol::conversation::Conversation;
 use crate::protocol::panel::sources_turn;
 use crate::protocol::restream::as_stream;
-use crate::routing::{Answer, Diagnostics, Family, Origin, Part, Recovery, Resolved, Step, UnitKind, Walk};
+use crate::routing::{Answer, Budget, Diagnostics, Family, Inner, Origin, Part, Recovery, Request, Resolved, Step, UnitKind, Walk};
 use crate::snapshot::Fusion;
 
 /// The code of an answer when no account can be used (interface 4).
@@ -122,7 +123,10 @@ async fn convene(composed: &Composed, options: &Fusion, question: &Question) -> 
             return Ok(panel);
         }
         if waits.is_none() {
-            waits = Walk::new(router, &Resolved::Combo(composed.combo), &context.head.model, composed.request.clone());
+            // It sends nothing, so it has a budget of its own.
+            let aside = |inner: Inner| Inner { budget: Arc::new(Budget::new(1, inner.budget.deadline)), ..inner };
+            let request = Request { inner: composed.request.inner.clone().map(aside), ..composed.request.clone() };
+            waits = Walk::new(router, &Resolved::Combo(composed.combo), &context.head.model, request);
         }
         let Some(walk) = &mut waits else { return Ok(panel) };
         let present = Present { shared: &context.shared, ignore_leases: false };

@@ -123,3 +123,45 @@ async fn read(mut body: Body, most: usize, buffers: &Buffers) -> Result<(Bytes, 
     }
     Ok((if all.is_empty() { first } else { all.freeze() }, held))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    async fn heard(status: u16, body: &str, most: usize, room: u64) -> Result<String, String> {
+        let mut response = Response::new(Body::full(body.to_owned()));
+        *response.status_mut() = http::StatusCode::from_u16(status).unwrap();
+        let buffers = Buffers::default();
+        buffers.limit(room);
+        let answered = Answered { response, origin: Origin::Provider, combo: None };
+        let heard = hear(answered, Dialect::ChatCompletions, most, &buffers).await;
+        let text = heard.map(|voice| voice.text.clone()).map_err(|useless| useless.reason());
+        assert!(buffers.reserve(room).is_some(), "what was held is given back");
+        text
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_held_within_its_limit_and_the_gateways() {
+        let good = json!({"choices": [{"message": {"content": "hi"}}]}).to_string();
+        let size = good.len();
+        assert_eq!(heard(200, &good, size, size as u64).await, Ok("hi".to_owned()));
+        assert_eq!(heard(200, &good, size - 1, size as u64).await, Err("too_large".to_owned()));
+        assert_eq!(heard(200, &good, size, size as u64 - 1).await, Err("no_room".to_owned()));
+        assert_eq!(heard(200, "no json", 100, 100).await, Err("unparseable".to_owned()));
+        assert_eq!(heard(200, r#"{"choices":[]}"#, 100, 100).await, Err("empty_content".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn a_failure_has_its_status_unless_it_is_about_the_answer() {
+        let error = |message: &str| json!({"error": {"message": message, "code": "c"}}).to_string();
+        assert_eq!(heard(503, &error("later"), 1_000, 1_000).await, Err("status_503".to_owned()));
+        let empty = format!("p/m: quality — {} (HTTP 502)", QualityFailure::NoContent);
+        assert_eq!(heard(502, &error(&empty), 1_000, 1_000).await, Err("empty_content".to_owned()));
+        let broken = QualityFailure::NotJson("EOF".to_owned()).to_string();
+        assert_eq!(heard(502, &error(&broken), 1_000, 1_000).await, Err("unparseable".to_owned()));
+        assert_eq!(code_of(error("x").as_bytes()), "c");
+        assert_eq!(code_of(br#"{"error":{"details":{"error_code":"d"}}}"#), "d");
+        assert_eq!(code_of(b"nothing"), "");
+    }
+}
