@@ -144,6 +144,8 @@ impl Gateway {
                 followed = replica::follow(&self, &store, &me) => followed,
                 changed = targets.changed() => {
                     if changed.is_err() { return }
+                    // Leases must not be taken in the store of before.
+                    self.store_is(None, None);
                     pause = *PAUSE.start();
                     continue;
                 }

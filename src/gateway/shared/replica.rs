@@ -160,10 +160,14 @@ impl Replica<'_> {
             let (ends, version) = stamp.split_once(' ').unwrap_or_default();
             if ends.parse::<i64>().map_or(true, |ends| ends <= now.0) {
                 gone.push(name.clone());
-            } else if self.heard.get(name).is_none_or(|(known, _)| known != version) && self.heard.len() < MAX_REPLICAS {
-                if let Some(document) = self.read(name).await? {
-                    self.heard.insert(name.clone(), (version.to_owned(), document));
-                }
+                continue;
+            }
+            let news = match self.heard.get(name) {
+                Some((known, _)) => known != version,
+                None => self.heard.len() < MAX_REPLICAS,
+            };
+            if news && let Some(document) = self.read(name).await? {
+                self.heard.insert(name.clone(), (version.to_owned(), document));
             }
         }
         self.heard.retain(|name, _| replicas.contains_key(name) && !gone.contains(name));
