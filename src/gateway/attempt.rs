@@ -193,7 +193,7 @@ fn gates(shared: &Shared, account: &Account, dispatch: &Dispatch) -> Option<Gate
     let now = clock::now();
     let combo = dispatch.combo.and_then(|index| shared.loaded.snapshot.combos.get(index));
     let empty = account.learned.empty_until(now).and_then(|until| account.limits.while_empty(until, now));
-    empty.or_else(|| account.limits.of(&dispatch.model, &dispatch.target, combo))
+    account.limits.of(&dispatch.model, &dispatch.target, combo, empty)
 }
 
 /// The target's time is over. This says nothing about the connection: nothing is recorded (routing spec 5.8).
@@ -352,7 +352,7 @@ impl Running<'_> {
         };
         let decoded = match decode(&parts.headers, &bytes, most) {
             Ok(decoded) => decoded,
-            Err(error) => return self.unusable(permit, parts.status, error.to_string()),
+            Err(error) => return self.unusable(permit, parts.status, error.to_string(), None),
         };
         let mut shown = headers::down(&parts.headers);
         if decoded.is_some() {
@@ -366,16 +366,24 @@ impl Running<'_> {
             Err(QualityFailure::ErrorInside) => {
                 let evidence =
                     Evidence { status: parts.status.as_u16(), headers: Some(&parts.headers), body: &body, ..Evidence::default() };
-                self.fail(permit, evidence, excerpt(&body), None)
+                self.fail(permit, evidence, excerpt(&body), self.as_it_is(parts.status, shown, &body, room))
             }
-            Err(failure) => self.unusable(permit, parts.status, failure.to_string()),
+            Err(failure) => {
+                let kept = self.as_it_is(parts.status, shown, &body, room);
+                self.unusable(permit, parts.status, failure.to_string(), kept)
+            }
         }
     }
 
+    /// A 2xx that is no answer, for clients that want it nevertheless.
+    fn as_it_is(&self, status: StatusCode, headers: HeaderMap, body: &Bytes, room: Option<Buffered>) -> Option<Kept> {
+        self.context.shared.single_call.then(|| Kept { status, headers, body: body.clone(), room })
+    }
+
     /// A 2xx that is no answer.
-    fn unusable(&self, permit: Permit, status: StatusCode, message: String) -> Outcome {
+    fn unusable(&self, permit: Permit, status: StatusCode, message: String, kept: Option<Kept>) -> Outcome {
         let evidence = Evidence { status: status.as_u16(), transport: Some(TransportError::Quality), ..Evidence::default() };
-        self.fail(permit, evidence, message, None)
+        self.fail(permit, evidence, message, kept)
     }
 
     fn validation(&self) -> &ValidateResponse {
@@ -405,10 +413,13 @@ impl Running<'_> {
             connection = %self.dispatch.connection.name, target = %self.dispatch.label, status = evidence.status,
             reason = verdict.reason.snake(), decided_by = %verdict.decided_by, "attempt failed: {}", shown(&verdict, &message)
         );
-        // A restated answer is what the rest of the request, and the client, goes on with.
+        // A restated answer is what the rest of the request, and the client, goes on with; unless the client wants it as it was.
         let error_inside = (200..300).contains(&evidence.status) && !quality;
         let status = verdict.restated_status.unwrap_or(if error_inside { 502 } else { evidence.status });
-        let kept = kept.map(|kept| Kept { status: StatusCode::from_u16(status).unwrap_or(kept.status), ..kept });
+        let kept = kept.map(|kept| match StatusCode::from_u16(status) {
+            Ok(restated) if !self.context.shared.single_call => Kept { status: restated, ..kept },
+            _ => kept,
+        });
         let latency_ms = millis(self.begun.elapsed());
         Outcome::Failed(Box::new(Failed { verdict, status, message, quality, timeout, kept, latency_ms }))
     }

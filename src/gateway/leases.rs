@@ -24,7 +24,7 @@ use super::{Gateway, clock, ending};
 use crate::api::time::EpochMs;
 use crate::protocol::Endpoint;
 use crate::routing::leases::{Caller as Owner, EndReason, Lease, LeaseError, LeaseState, LeaseTable, OwnerHash, parse_generation};
-use crate::routing::{Exclusion, ExclusionReason, Request, Resolved, Step, Walk};
+use crate::routing::{Request, Resolved};
 use crate::snapshot::KeyScope;
 
 /// Names the owner of a lease; only its hash is kept.
@@ -33,8 +33,6 @@ static OWNER: HeaderName = HeaderName::from_static("x-omniroute-lease-owner");
 static GENERATION: HeaderName = HeaderName::from_static("x-omniroute-lease-generation");
 /// Longest wait for a free connection.
 const MAX_WAIT: Duration = Duration::from_secs(60);
-/// Connections that one acquisition looks at.
-const MAX_CANDIDATES: usize = 4_096;
 
 /// The lease that a request runs under.
 #[derive(Clone, Debug)]
@@ -118,11 +116,11 @@ fn entitled(caller: Caller<'_>) -> Result<(), Refusal> {
 }
 
 /// The connection that a managed request goes to. When the bound one can no longer serve, the same generation moves to a free one.
-pub(super) async fn bind(shared: &Shared, managed: &Managed, resolved: &Resolved, request: &Request, name: &str) -> Result<usize, Refusal> {
+pub(super) async fn bind(shared: &Shared, managed: &Managed, resolved: &Resolved, request: &Request) -> Result<usize, Refusal> {
     let (gateway, loaded) = (shared.gateway(), &shared.loaded);
     let lease = on_table(gateway, |table, now| table.bound(managed.caller(), managed.generation, now)).await?;
     let lease = lease.map_err(|error| refusal(&error))?;
-    let eligible = eligible(shared, resolved, request, name);
+    let eligible = eligible(shared, resolved, request);
     let lease = if eligible.iter().any(|name| **name == lease.connection) {
         lease
     } else {
@@ -140,20 +138,10 @@ pub(super) async fn bind(shared: &Shared, managed: &Managed, resolved: &Resolved
     loaded.by_name.get(lease.connection.as_str()).copied().ok_or_else(|| refusal(&LeaseError::NoEligibleConnection))
 }
 
-/// The connections that could serve now, best first, whoever owns them.
-fn eligible(shared: &Shared, resolved: &Resolved, request: &Request, name: &str) -> Vec<Arc<str>> {
+/// The connections that could serve now, whoever owns them.
+fn eligible(shared: &Shared, resolved: &Resolved, request: &Request) -> Vec<Arc<str>> {
     let request = Request { only_connection: None, ..request.clone() };
-    let Some(mut walk) = Walk::new(&shared.loaded.router, resolved, name, request) else { return Vec::new() };
-    let present = Present { shared, ignore_leases: true };
-    let mut names: Vec<Arc<str>> = Vec::new();
-    for _ in 0..MAX_CANDIDATES {
-        let Step::Dispatch(dispatch) = walk.next(&present, clock::now(), &mut rand::random::<u64>) else { break };
-        if !names.contains(&dispatch.connection.name) {
-            names.push(Arc::clone(&dispatch.connection.name));
-        }
-        walk.refused_locally(Exclusion::of(ExclusionReason::ConcurrencyCap), None);
-    }
-    names
+    shared.loaded.router.eligible(resolved, &request, &Present { shared, ignore_leases: true }, clock::now())
 }
 
 /// Bodies of the endpoint.
@@ -263,6 +251,7 @@ async fn acquire(
             worker: Arc::clone(worker),
             loaded: Arc::clone(loaded),
             endpoint: Endpoint::ChatCompletions,
+            single_call: false,
             caller: caller.name.to_owned(),
             session: None,
             lease: Some(managed.clone()),
@@ -272,8 +261,7 @@ async fn acquire(
         let mut names: Vec<Arc<str>> = Vec::new();
         for endpoint in Endpoint::ALL {
             let request = Request { key: Arc::clone(caller.policy), ..Request::new(endpoint.dialect(), now) };
-            names
-                .extend(eligible(&shared, &resolved, &request, model).into_iter().filter(|name| !names.contains(name)).collect::<Vec<_>>());
+            names.extend(eligible(&shared, &resolved, &request).into_iter().filter(|name| !names.contains(name)).collect::<Vec<_>>());
         }
         let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
         let ttl = loaded.snapshot.settings.session_lease_ttl_ms;

@@ -78,9 +78,9 @@ impl Limits {
     }
 
     /// What a dispatch of this model has to pass; `None` when nothing is limited. Targets of a round-robin combo have a gate of their own
-    /// (routing spec 4.3), with that combo's patience.
+    /// (routing spec 4.3), with that combo's patience. `shut` is a further gate.
     #[must_use]
-    pub fn of(&self, model: &str, target: &Arc<str>, combo: Option<&Combo>) -> Option<Gated> {
+    pub fn of(&self, model: &str, target: &Arc<str>, combo: Option<&Combo>, shut: Option<Want>) -> Option<Gated> {
         let mut wants = self.by_model.get(model).unwrap_or(&self.always).clone();
         let mut patience = self.patience;
         if let Some(combo) = combo.filter(|combo| combo.strategy == Strategy::RoundRobin && combo.options.concurrency_per_model > 0) {
@@ -89,6 +89,9 @@ impl Limits {
             wants = joined([wants.to_vec(), vec![Want { gate, limit }]].concat());
             let max_wait = Duration::from_millis(combo.options.queue_timeout_ms);
             patience = Patience { max_wait, max_depth: Some(combo.options.queue_depth) };
+        }
+        if let Some(shut) = shut {
+            wants = joined([wants.to_vec(), vec![shut]].concat());
         }
         (!wants.is_empty()).then(|| Gated { queue: Arc::clone(&self.queue), wants, patience })
     }
@@ -102,16 +105,14 @@ impl Limits {
         Some(Gated { queue: Arc::clone(&self.queue), wants: Arc::clone(&self.share), patience })
     }
 
-    /// What a dispatch has to pass while a bucket of the provider is known to be empty; `None` when that takes longer than anybody waits
-    /// here: then the provider itself is asked.
+    /// The gate that stays shut while a bucket of the provider is known to be empty, beside those of [`Self::of`]; `None` when that takes
+    /// longer than anybody waits here: then the provider itself is asked.
     #[must_use]
-    pub fn while_empty(&self, until: EpochMs, now: EpochMs) -> Option<Gated> {
+    pub fn while_empty(&self, until: EpochMs, now: EpochMs) -> Option<Want> {
         let credential = self.credential.clone().filter(|_| Duration::from_millis(until.since(now)) <= self.patience.max_wait)?;
         let gate = GateId::Credential(credential);
         self.queue.block(&gate, until);
-        let any = Limit { slots: u32::MAX, ..Limit::default() };
-        let wants = joined([self.always.to_vec(), vec![Want { gate, limit: any }]].concat());
-        Some(Gated { queue: Arc::clone(&self.queue), wants, patience: self.patience })
+        Some(Want { gate, limit: Limit { slots: u32::MAX, ..Limit::default() } })
     }
 
     /// Longest execution of a dispatch.
@@ -175,8 +176,8 @@ mod tests {
     #[test]
     fn without_limits_there_is_no_gate() {
         let limits = Limits::new(&provider("p"), &connection("p", "a", "x"), &Settings::default(), Arc::default());
-        assert!(limits.of("m", &"p/m".into(), None).is_none());
-        assert!(limits.of("m", &"p/m".into(), Some(&Combo::default())).is_none());
+        assert!(limits.of("m", &"p/m".into(), None, None).is_none());
+        assert!(limits.of("m", &"p/m".into(), Some(&Combo::default()), None).is_none());
         assert_eq!(limits.execution(), None);
     }
 
@@ -188,7 +189,7 @@ mod tests {
         one.max_concurrent = 6;
         one.rate_limits.requests_per_minute = Some(60);
         let slots_and_pace = |connection: &Connection| {
-            let gated = Limits::new(&provider("p"), connection, &settings, Arc::default()).of("m", &"p/m".into(), None).unwrap();
+            let gated = Limits::new(&provider("p"), connection, &settings, Arc::default()).of("m", &"p/m".into(), None, None).unwrap();
             gated.wants.iter().map(|w| (w.limit.slots, w.limit.per_minute)).collect::<Vec<_>>()
         };
         assert_eq!(slots_and_pace(&one), [(6, 0)]);
@@ -201,12 +202,28 @@ mod tests {
         let mut one = connection("p", "a", "x");
         one.rate_limits.model_concurrency.insert("big".to_owned(), 1);
         let limits = Limits::new(&provider("p"), &one, &Settings::default(), Arc::default());
-        assert!(limits.of("small", &"t".into(), None).is_none());
-        assert_eq!(limits.of("big", &"t".into(), None).unwrap().wants.len(), 1);
+        assert!(limits.of("small", &"t".into(), None, None).is_none());
+        assert_eq!(limits.of("big", &"t".into(), None, None).unwrap().wants.len(), 1);
         let mut turns = Combo { strategy: Strategy::RoundRobin, ..Combo::default() };
         turns.options.queue_timeout_ms = 5;
-        let gated = limits.of("big", &"t".into(), Some(&turns)).unwrap();
+        let gated = limits.of("big", &"t".into(), Some(&turns), None).unwrap();
         assert_eq!((gated.wants.len(), gated.patience.max_wait), (2, Duration::from_millis(5)));
+    }
+
+    #[test]
+    fn an_empty_bucket_is_one_gate_more_and_lifts_no_cap() {
+        let mut one = connection("p", "a", "x");
+        one.rate_limit_protection = true;
+        one.rate_limits.model_concurrency.insert("big".to_owned(), 1);
+        let mut settings = Settings::default();
+        settings.request_queue.max_wait_ms = 30_000;
+        let queue = Arc::new(Queue::default());
+        let limits = Limits::new(&provider("p"), &one, &settings, Arc::clone(&queue));
+        let now = EpochMs(1_800_000_000_000);
+        assert!(limits.while_empty(now.plus(30_001), now).is_none(), "nobody waits for that long");
+        let gated = limits.of("big", &"t".into(), None, limits.while_empty(now.plus(30_000), now)).unwrap();
+        let slots: Vec<u32> = gated.wants.iter().map(|want| want.limit.slots).collect();
+        assert_eq!((slots, queue.try_pass(&gated.wants).is_err()), (vec![u32::MAX, 1], true));
     }
 
     #[test]

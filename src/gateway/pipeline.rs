@@ -37,6 +37,8 @@ pub(super) struct Shared {
     pub loaded: Arc<Loaded>,
     /// What was called.
     pub endpoint: Endpoint,
+    /// The client asked for one call and wants its answer as it is.
+    pub single_call: bool,
     /// Name of the client's key.
     pub caller: String,
     /// The session, when pins are on and the request names one.
@@ -152,9 +154,10 @@ pub(super) async fn run(
     let pins = loaded.snapshot.settings.session_affinity_ttl_ms > 0;
     let session = if pins { Session::of(&parts.headers, head.session.as_deref(), caller.name) } else { None };
     let lease = leases::managed(&parts.headers, caller)?;
+    let single_call = parts.headers.get(&FALLBACK).is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"none"));
     let mut request = Request {
         key: Arc::clone(caller.policy),
-        single_call: parts.headers.get(&FALLBACK).is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"none")),
+        single_call,
         needs: needs(&head),
         cache_key: loaded.wants_cache_key.then(|| cache_key(&head, &held.bytes)).flatten(),
         only_connection: bound_to(worker, loaded, caller, &head, now),
@@ -162,10 +165,18 @@ pub(super) async fn run(
     };
     let named = || Session::of(&parts.headers, head.session.as_deref(), caller.name);
     let relay = Relay::of(loaded, endpoint, &resolved, named, &request);
-    let shared =
-        Shared { worker: Arc::clone(worker), loaded: Arc::clone(loaded), endpoint, caller: caller.name.to_owned(), session, lease, relay };
+    let shared = Shared {
+        worker: Arc::clone(worker),
+        loaded: Arc::clone(loaded),
+        endpoint,
+        single_call,
+        caller: caller.name.to_owned(),
+        session,
+        lease,
+        relay,
+    };
     if let Some(lease) = &shared.lease {
-        request.only_connection = Some(Box::pin(leases::bind(&shared, lease, &resolved, &request, &head.model)).await?);
+        request.only_connection = Some(Box::pin(leases::bind(&shared, lease, &resolved, &request)).await?);
     }
     let context = Context { shared: Arc::new(shared), headers: parts.headers, head, body: held.bytes, purpose: Purpose::Answer };
     // Held for replays until the answer begins; an answer that streams needs none of it.

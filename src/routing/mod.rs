@@ -7,6 +7,7 @@
 mod accounts;
 mod answers;
 mod attempts;
+mod eligible;
 mod exhaustion;
 mod expand;
 mod filter;

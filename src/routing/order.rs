@@ -107,7 +107,7 @@ impl Ordering<'_> {
 
     /// The entries that can serve the request; what cannot goes to `barred` with its reason. Targets of unknown window that the rules drop
     /// stay when nothing else would (routing spec 3.3).
-    fn filter<'n>(&self, node: &'n ComboNode, barred: &mut Vec<(Arc<Leaf>, Barrier)>) -> Vec<(usize, &'n Unit)> {
+    pub(super) fn filter<'n>(&self, node: &'n ComboNode, barred: &mut Vec<(Arc<Leaf>, Barrier)>) -> Vec<(usize, &'n Unit)> {
         let mut kept = Vec::with_capacity(node.units.len());
         let mut unknown = Vec::new();
         for (index, unit) in node.units.iter().enumerate() {

@@ -23,7 +23,7 @@ fn sse(frames: &[&str]) -> Reply {
     Reply::new(200, frames.iter().map(|frame| format!("{frame}\n\n")).collect::<String>()).header("content-type", "text/event-stream")
 }
 
-fn rule(text: &str, restate: Option<u16>) -> Rule {
+pub fn rule(text: &str, restate: Option<u16>) -> Rule {
     Rule {
         name: "quota-words".to_owned(),
         providers: None,

@@ -1,6 +1,6 @@
 //! The road of a request: accounts and targets take over from one another, what rests is skipped, and the answer says so when all rest.
 
-use crate::support::{Reply, Setup, Vendor};
+use crate::support::{Got, Reply, Served, Setup, Vendor};
 use omniroute::snapshot::Strategy;
 use serde_json::json;
 
@@ -136,13 +136,40 @@ async fn fallback_none_is_exactly_one_call() {
     let (one, two, setup) = two_vendors().await;
     one.script("a", [Reply::error(503, "later")]);
     let served = setup.start();
+    let got = only_once(&served).await;
+    assert_eq!((got.status, got.json()["error"]["message"].as_str()), (503, Some("later")));
+    assert_eq!((one.calls().len(), two.calls().len()), (1, 0));
+}
+
+async fn only_once(served: &Served) -> Got {
     let request = crate::support::request("POST", "/v1/chat/completions", "client")
         .header("x-omniroute-fallback", "none")
         .body(http_body_util::Full::new(bytes::Bytes::from_static(br#"{"model":"assistant","messages":[]}"#)))
         .unwrap();
-    let got = served.send(request).await;
-    assert_eq!((got.status, got.json()["error"]["message"].as_str()), (503, Some("later")));
-    assert_eq!((one.calls().len(), two.calls().len()), (1, 0));
+    served.send(request).await
+}
+
+#[tokio::test]
+async fn the_answer_of_the_one_call_comes_as_it_is() {
+    let too_short = r#"{"choices":[{"message":{"role":"assistant","content":"no"},"finish_reason":"stop"}]}"#;
+    let inside = r#"{"error":{"message":"broken inside","code":500}}"#;
+    for (reply, status, body) in [
+        (Reply::new(200, inside), 200, inside),
+        (Reply::new(200, too_short), 200, too_short),
+        (Reply::new(418, r#"{"error":{"message":"house on fire"}}"#), 418, r#"{"error":{"message":"house on fire"}}"#),
+    ] {
+        let (one, two, setup) = two_vendors().await;
+        one.script("a", [reply]);
+        let served = setup
+            .change(|s| {
+                s.combos[0].validate_response.min_content_length = 10;
+                s.rules = vec![crate::bugs::rule("house on fire", Some(429))];
+            })
+            .start();
+        let got = only_once(&served).await;
+        assert_eq!((got.status, got.text().as_str(), got.header("x-omniroute-origin")), (status, body, Some("provider")));
+        assert_eq!((one.calls().len(), two.calls().len()), (1, 0));
+    }
 }
 
 #[tokio::test]

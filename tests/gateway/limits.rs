@@ -124,6 +124,22 @@ async fn an_execution_has_its_own_clock() {
 }
 
 #[tokio::test]
+async fn an_execution_that_ran_out_of_its_time_is_an_attempt() {
+    let (vendor, served) = two_accounts(|s| {
+        s.combos[0].attempts.max = 1;
+        for connection in &mut s.connections {
+            connection.rate_limit_protection = true;
+            connection.rate_limits.execution_max_wait_ms = 50;
+        }
+    })
+    .await;
+    vendor.script("a", [Reply::chat("a").after(20_000)]);
+    let got = served.chat("assistant").await;
+    assert_eq!((got.status, got.header("x-omniroute-combo-attempted")), (503, Some("1")), "{}", got.text());
+    assert_eq!(vendor.calls(), ["a"]);
+}
+
+#[tokio::test]
 async fn declared_pacing_spaces_dispatches() {
     let (_vendor, served) = two_accounts(|s| {
         s.connections.truncate(1);

@@ -381,6 +381,29 @@ fn of_two_attempts_at_once_neither_leaves_a_trace_with_the_strategy() {
 }
 
 #[test]
+fn a_look_at_who_is_eligible_moves_nothing_on() {
+    let inner = combo("inner", Strategy::RoundRobin, &["x/m", "y/m"]);
+    let mut s = snapshot(vec![combo("c", Strategy::RoundRobin, &["a/m", "inner", "z/m"]), inner]);
+    s.connections.push(connection("a2", "a"));
+    s.connections.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut bench = Bench::new(s);
+    let z = bench.connection("z");
+    bench.world.rest(z, Exclusion::of(ExclusionReason::Terminal));
+    let names = |bench: &Bench, model: &str, request: Request| -> Vec<String> {
+        let names = bench.router.eligible(&bench.router.resolve(model), &request, &bench.world, START);
+        names.iter().map(ToString::to_string).collect()
+    };
+    for _ in 0..5 {
+        assert_eq!(names(&bench, "c", chat()), ["a", "a2", "x", "y"]);
+    }
+    assert_eq!(names(&bench, "a/m", chat()), ["a", "a2"]);
+    assert!(names(&bench, "c", Request { dialect: Dialect::Messages, ..chat() }).is_empty(), "they speak chat completions only");
+    assert!(names(&bench, "nobody", chat()).is_empty());
+    let calls: Vec<String> = (0..2).flat_map(|_| bench.send("c").calls).collect();
+    assert_eq!(calls, ["a", "x"], "the turns begin with the first request");
+}
+
+#[test]
 fn where_there_is_nothing_to_hedge_with_the_walk_goes_on_as_if_it_had_not_been_asked() {
     let mut s = snapshot(vec![combo("c", Strategy::Priority, &["a/m", "b/m"])]);
     s.connections.push(connection("a2", "a"));

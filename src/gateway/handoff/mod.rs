@@ -102,6 +102,7 @@ impl Relay {
                 worker: Arc::clone(&shared.worker),
                 loaded: Arc::clone(loaded),
                 endpoint: shared.endpoint,
+                single_call: false,
                 caller: shared.caller.clone(),
                 session: None,
                 lease: None,
