@@ -3,6 +3,7 @@
 
 mod cases;
 mod composed;
+mod hedging;
 mod properties;
 mod support;
 mod walk;
