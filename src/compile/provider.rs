@@ -13,10 +13,14 @@ use crate::snapshot::{self, Model, Price, QuotaFamily, Snapshot, Timeouts};
 
 const KIND: &str = "Provider";
 
+/// Field, reason, severity and message of the finding that keeps a provider out.
+type Refused = (&'static str, &'static str, Severity, String);
+
 pub(super) fn compile(index: &Index<'_>, options: &Options, snapshot: &mut Snapshot, findings: &mut Vec<Finding>) {
     for (name, resource) in &index.providers {
-        if let Some(provider) = one(name, &resource.spec, index, options, snapshot, findings) {
-            snapshot.providers.push(provider);
+        match one(name, &resource.spec, index, options, snapshot, findings) {
+            Ok(provider) => snapshot.providers.push(provider),
+            Err((field, reason, severity, message)) => findings.push(Finding::new((KIND, name), field, reason, severity, message)),
         }
     }
 }
@@ -28,164 +32,47 @@ fn one(
     options: &Options,
     snapshot: &Snapshot,
     findings: &mut Vec<Finding>,
-) -> Option<snapshot::Provider> {
-    let mut problem = |field: &str, reason: &str, severity: Severity, message: String| {
-        findings.push(Finding::new((KIND, name), field, reason, severity, message))
-    };
-    let known = match spec.preset.as_deref() {
-        None => None,
-        Some(id) => match preset(id) {
-            Some(known) => Some(known),
-            None => {
-                let hint = hint(id, presets().iter().map(|p| p.id.as_str()));
-                problem(
-                    "spec.preset",
-                    "InvalidSpec",
-                    Severity::Error,
-                    format!("there is no preset `{id}`{hint}; without a preset give `baseURL` and `dialects`"),
-                );
-                return None;
-            }
-        },
-    };
-    let Some(base_url) = spec.base_url.as_deref().or(known.and_then(|k| k.base_url.as_deref())) else {
-        let shape = known.and_then(|k| k.needs_base_url.as_deref()).unwrap_or("https://HOST/v1");
-        problem(
-            "spec.baseURL",
-            "InvalidSpec",
-            Severity::Error,
-            format!("`baseURL` is missing: this provider has no address of its own, give one like {shape}"),
-        );
-        return None;
-    };
-    let addresses = std::iter::once(base_url).chain(spec.endpoints.iter().filter_map(|e| e.base_url.as_deref()));
-    if addresses
-        .into_iter()
-        .any(|url| url.parse::<http::Uri>().ok().and_then(|u| u.authority().map(|a| a.as_str().contains('@'))).unwrap_or(true))
-    {
-        problem(
-            "spec.baseURL",
-            "InvalidSpec",
-            Severity::Error,
-            "`baseURL` must be a URL without user or password: put the credential into a Secret and name it in a Connection".to_owned(),
-        );
-        return None;
-    }
-    let dialects: Vec<snapshot::Dialect> = if spec.dialects.is_empty() {
-        known.map(|k| k.dialects.clone()).unwrap_or_default()
-    } else {
-        spec.dialects.iter().map(|d| (*d).into()).collect()
-    };
-    if dialects.is_empty() {
-        problem(
-            "spec.dialects",
-            "InvalidSpec",
-            Severity::Error,
-            "`dialects` is empty: list what the provider speaks, such as ChatCompletions".to_owned(),
-        );
-        return None;
-    }
+) -> Result<snapshot::Provider, Refused> {
+    let known = known(spec)?;
+    let base_url = base_url(spec, known)?;
+    let dialects = dialects(spec, known)?;
     let preset_traits = known.map(Preset::traits).unwrap_or_default();
     let class: AuthClass = spec.auth_class.map_or_else(|| preset_traits.auth_class, Into::into);
-    let ca_bundle = match spec.tls.as_ref().map(|t| &t.ca_bundle.config_map_ref) {
-        None => None,
-        Some(reference) => match index.config_maps.get(&reference.name) {
-            None => {
-                // The bundle may come from another controller; without it TLS would fail closed, so the provider stays out until it is there.
-                problem(
-                    "spec.tls.caBundle.configMapRef.name",
-                    "InvalidSpec",
-                    Severity::Unresolved,
-                    format!("ConfigMap `{}` is not found: create it with the key `{}`", reference.name, reference.key),
-                );
-                return None;
-            }
-            Some(map) => match map.data.as_ref().and_then(|d| d.get(&reference.key)) {
-                Some(pem) if trusted(pem) => Some(pem.clone()),
-                found => {
-                    let what = if found.is_some() { "holds no usable PEM certificate" } else { "is missing" };
-                    problem(
-                        "spec.tls.caBundle.configMapRef.key",
-                        "InvalidSpec",
-                        Severity::Unresolved,
-                        format!(
-                            "key `{}` of ConfigMap `{}` {what}: put the CA certificates there in PEM form",
-                            reference.key, reference.name
-                        ),
-                    );
-                    return None;
-                }
-            },
-        },
-    };
-    let quota_reset = spec
-        .quota_reset
-        .as_ref()
-        .map(|r| QuotaReset { time_zone: r.time_zone.clone(), hour: u8::try_from(r.hour).unwrap_or(0) })
-        .or_else(|| preset_traits.quota_reset.clone());
-    if let Some(reset) = &quota_reset
-        && jiff::tz::TimeZone::get(&reset.time_zone).is_err()
-    {
-        problem(
-            "spec.quotaReset.timeZone",
-            "InvalidSpec",
-            Severity::Error,
-            format!("`{}` is no IANA time zone: use one like Asia/Shanghai or UTC", reset.time_zone),
-        );
-        return None;
-    }
-    let models = models(spec, known);
-    let mut base_urls = BTreeMap::new();
+    let ca_bundle = ca_bundle(spec, index)?;
+    let quota_reset = quota_reset(spec, &preset_traits)?;
     let mut auth_by_dialect = known.map(Preset::auth_by_dialect).unwrap_or_default();
     if spec.auth.is_some() {
         auth_by_dialect.clear();
     }
     for endpoint in &spec.endpoints {
-        if let Some(url) = &endpoint.base_url {
-            base_urls.insert(endpoint.dialect.into(), trim(url));
-        }
         if let Some(auth) = &endpoint.auth {
             auth_by_dialect.insert(endpoint.dialect.into(), auth.into());
         }
     }
     let mut headers = known.map(|k| k.headers.clone()).unwrap_or_default();
     headers.extend(spec.headers.iter().map(|h| (h.name.to_ascii_lowercase(), h.value.clone())));
-    let mut forward_headers = Vec::new();
-    for (at, header) in spec.forward_headers.iter().enumerate() {
-        let header = header.to_ascii_lowercase();
-        if header.parse().is_ok_and(|name| never_forwarded(&name)) {
-            let message = format!(
-                "`{header}` is never forwarded (it carries credentials, frames one connection, or is the gateway's own): remove it; what a provider needs of its own stands in `auth` and `headers`"
-            );
-            problem(&format!("spec.forwardHeaders[{at}]"), "InvalidSpec", Severity::Error, message);
-        } else {
-            forward_headers.push(header);
-        }
-    }
-    forward_headers.sort_unstable();
-    forward_headers.dedup();
     let quota_families = match spec.capabilities.as_ref().map(|c| &c.quota_families) {
         Some(families) if !families.is_empty() => {
             families.iter().map(|f| QuotaFamily { name: f.name.clone(), models: f.models.clone() }).collect()
         }
         _ => known.map(Preset::quota_families).unwrap_or_default(),
     };
-    Some(snapshot::Provider {
+    Ok(snapshot::Provider {
         name: name.to_owned(),
         base_url: trim(base_url),
-        base_urls,
+        base_urls: spec.endpoints.iter().filter_map(|e| Some((e.dialect.into(), trim(e.base_url.as_deref()?)))).collect(),
         auth: spec.auth.as_ref().map_or_else(|| known.map(Preset::auth).unwrap_or_default(), Into::into),
         auth_by_dialect,
         query: spec.query.clone(),
         dialects,
         headers,
-        forward_headers,
+        forward_headers: forward_headers(name, spec, findings),
         traits: traits(name, spec, known, &preset_traits, class, quota_reset),
         quota_families,
         open_model_list: known.is_some()
             || spec.models.is_empty()
             || spec.capabilities.as_ref().and_then(|c| c.passthrough_models).unwrap_or(false),
-        models,
+        models: models(spec, known),
         timeouts: timeouts(spec.timeouts.as_ref(), options),
         account_strategy: spec.account_strategy.into(),
         ca_bundle,
@@ -193,6 +80,101 @@ fn one(
         window_gate: *snapshot.settings.provider_window.get(class),
         max_concurrent: unsigned(spec.max_concurrent),
     })
+}
+
+/// The preset that is named.
+fn known(spec: &api::ProviderSpec) -> Result<Option<&'static Preset>, Refused> {
+    let Some(id) = spec.preset.as_deref() else { return Ok(None) };
+    if let Some(known) = preset(id) {
+        return Ok(Some(known));
+    }
+    let hint = hint(id, presets().iter().map(|p| p.id.as_str()));
+    let message = format!("there is no preset `{id}`{hint}; without a preset give `baseURL` and `dialects`");
+    Err(("spec.preset", "InvalidSpec", Severity::Error, message))
+}
+
+/// The address of its own, once no address carries a credential.
+fn base_url<'a>(spec: &'a api::ProviderSpec, known: Option<&'a Preset>) -> Result<&'a str, Refused> {
+    let refused = |message: String| ("spec.baseURL", "InvalidSpec", Severity::Error, message);
+    let Some(base_url) = spec.base_url.as_deref().or(known.and_then(|k| k.base_url.as_deref())) else {
+        let shape = known.and_then(|k| k.needs_base_url.as_deref()).unwrap_or("https://HOST/v1");
+        return Err(refused(format!("`baseURL` is missing: this provider has no address of its own, give one like {shape}")));
+    };
+    let mut addresses = std::iter::once(base_url).chain(spec.endpoints.iter().filter_map(|e| e.base_url.as_deref()));
+    if addresses.any(|url| url.parse::<http::Uri>().ok().and_then(|u| u.authority().map(|a| a.as_str().contains('@'))).unwrap_or(true)) {
+        return Err(refused(
+            "`baseURL` must be a URL without user or password: put the credential into a Secret and name it in a Connection".to_owned(),
+        ));
+    }
+    Ok(base_url)
+}
+
+/// What it speaks.
+fn dialects(spec: &api::ProviderSpec, known: Option<&Preset>) -> Result<Vec<snapshot::Dialect>, Refused> {
+    let dialects: Vec<snapshot::Dialect> = if spec.dialects.is_empty() {
+        known.map(|k| k.dialects.clone()).unwrap_or_default()
+    } else {
+        spec.dialects.iter().map(|d| (*d).into()).collect()
+    };
+    if dialects.is_empty() {
+        let message = "`dialects` is empty: list what the provider speaks, such as ChatCompletions".to_owned();
+        return Err(("spec.dialects", "InvalidSpec", Severity::Error, message));
+    }
+    Ok(dialects)
+}
+
+/// The certificates to trust. They may come from another controller; without them TLS would fail closed, so the provider stays out until they are
+/// there.
+fn ca_bundle(spec: &api::ProviderSpec, index: &Index<'_>) -> Result<Option<String>, Refused> {
+    let Some(reference) = spec.tls.as_ref().map(|t| &t.ca_bundle.config_map_ref) else { return Ok(None) };
+    let (name, key) = (&reference.name, &reference.key);
+    let refused = |field: &'static str, message: String| Err((field, "InvalidSpec", Severity::Unresolved, message));
+    let Some(map) = index.config_maps.get(name) else {
+        let message = format!("ConfigMap `{name}` is not found: create it with the key `{key}`");
+        return refused("spec.tls.caBundle.configMapRef.name", message);
+    };
+    let found = map.data.as_ref().and_then(|d| d.get(key));
+    if let Some(pem) = found.filter(|pem| trusted(pem)) {
+        return Ok(Some(pem.clone()));
+    }
+    let what = if found.is_some() { "holds no usable PEM certificate" } else { "is missing" };
+    let message = format!("key `{key}` of ConfigMap `{name}` {what}: put the CA certificates there in PEM form");
+    refused("spec.tls.caBundle.configMapRef.key", message)
+}
+
+/// When the vendor's day begins.
+fn quota_reset(spec: &api::ProviderSpec, preset: &ProviderTraits) -> Result<Option<QuotaReset>, Refused> {
+    let given = spec.quota_reset.as_ref();
+    let reset = given
+        .map(|r| QuotaReset { time_zone: r.time_zone.clone(), hour: u8::try_from(r.hour).unwrap_or(0) })
+        .or_else(|| preset.quota_reset.clone());
+    match reset {
+        Some(reset) if jiff::tz::TimeZone::get(&reset.time_zone).is_err() => {
+            let message = format!("`{}` is no IANA time zone: use one like Asia/Shanghai or UTC", reset.time_zone);
+            Err(("spec.quotaReset.timeZone", "InvalidSpec", Severity::Error, message))
+        }
+        reset => Ok(reset),
+    }
+}
+
+/// The client's headers that may go on, sorted; others are findings.
+fn forward_headers(name: &str, spec: &api::ProviderSpec, findings: &mut Vec<Finding>) -> Vec<String> {
+    let mut forwarded = Vec::new();
+    for (at, header) in spec.forward_headers.iter().enumerate() {
+        let header = header.to_ascii_lowercase();
+        if header.parse().is_ok_and(|name| never_forwarded(&name)) {
+            let message = format!(
+                "`{header}` is never forwarded (it carries credentials, frames one connection, or is the gateway's own): remove it; what a provider needs of its own stands in `auth` and `headers`"
+            );
+            let field = format!("spec.forwardHeaders[{at}]");
+            findings.push(Finding::new((KIND, name), field, "InvalidSpec", Severity::Error, message));
+        } else {
+            forwarded.push(header);
+        }
+    }
+    forwarded.sort_unstable();
+    forwarded.dedup();
+    forwarded
 }
 
 /// Whether TLS would take this bundle: at least one certificate, and no broken one.
