@@ -62,41 +62,35 @@ pub(super) fn compile(index: &Index<'_>, gateway: Option<&str>, snapshot: &mut S
         seen.insert(sha256.clone(), name.clone());
         let annotations = secret.annotations();
         let list = |annotation: &str| annotations.get(annotation).map(|text| split(text));
-        let mut scopes = BTreeSet::new();
-        for word in list(api::ANNOTATION_SCOPES).unwrap_or_else(|| vec!["inference".to_owned()]) {
-            match word.as_str() {
-                "inference" => scopes.insert(KeyScope::Inference),
-                "lease:exclusive" => scopes.insert(KeyScope::LeaseExclusive),
-                "management" => scopes.insert(KeyScope::Management),
-                other => {
-                    let near = suggest(other, ["inference", "lease:exclusive", "management"])
-                        .map(|n| format!("; did you mean `{n}`?"))
-                        .unwrap_or_default();
-                    let field = format!("metadata.annotations[{}]", api::ANNOTATION_SCOPES);
-                    problem(
-                        &field,
-                        "InvalidSpec",
-                        Severity::Warning,
-                        format!("scope `{other}` is unknown and grants nothing (inference, lease:exclusive, management){near}"),
-                    );
-                    false
-                }
-            };
-        }
+        let scopes = scopes(list(api::ANNOTATION_SCOPES), |message| {
+            let field = format!("metadata.annotations[{}]", api::ANNOTATION_SCOPES);
+            problem(&field, "InvalidSpec", Severity::Warning, message);
+        });
         let allowed_connections = list(api::ANNOTATION_ALLOWED_CONNECTIONS);
         for wanted in allowed_connections.iter().flatten().filter(|c| !index.connections.contains_key(*c)) {
             let field = format!("metadata.annotations[{}]", api::ANNOTATION_ALLOWED_CONNECTIONS);
             let hint = hint(wanted, index.connections.keys().map(String::as_str));
             problem(&field, "ConnectionNotFound", Severity::Warning, format!("Connection `{wanted}` is not found in this namespace{hint}"));
         }
-        snapshot.api_keys.push(ApiKey {
-            name,
-            sha256,
-            scopes: scopes.into_iter().collect(),
-            allowed_connections,
-            allowed_models: list(api::ANNOTATION_ALLOWED_MODELS),
-        });
+        snapshot.api_keys.push(ApiKey { name, sha256, scopes, allowed_connections, allowed_models: list(api::ANNOTATION_ALLOWED_MODELS) });
     }
+}
+
+/// What a key may do: without the annotation, inference. `unknown` is told of words that grant nothing.
+fn scopes(words: Option<Vec<String>>, mut unknown: impl FnMut(String)) -> Vec<KeyScope> {
+    const KNOWN: [(&str, KeyScope); 3] =
+        [("inference", KeyScope::Inference), ("lease:exclusive", KeyScope::LeaseExclusive), ("management", KeyScope::Management)];
+    let Some(words) = words else { return vec![KeyScope::Inference] };
+    let mut scopes = BTreeSet::new();
+    for word in words {
+        if let Some((_, scope)) = KNOWN.iter().find(|(known, _)| *known == word) {
+            scopes.insert(*scope);
+        } else {
+            let near = suggest(&word, KNOWN.map(|(known, _)| known)).map(|n| format!("; did you mean `{n}`?")).unwrap_or_default();
+            unknown(format!("scope `{word}` is unknown and grants nothing ({}){near}", KNOWN.map(|(known, _)| known).join(", ")));
+        }
+    }
+    scopes.into_iter().collect()
 }
 
 /// Hex SHA-256 of a client key.
