@@ -16,7 +16,6 @@ use super::Index;
 use super::connection::{data, expiry};
 use crate::api;
 use crate::api::time::EpochMs;
-use crate::classify::AuthClass;
 use crate::snapshot::{self, Secret, hex};
 
 /// Keys of the owner's Secret.
@@ -139,8 +138,6 @@ pub struct Grant {
     pub ca_bundle: Option<String>,
     /// The connection's proxy.
     pub proxy_url: Option<Secret>,
-    /// Refuse link-local and metadata addresses.
-    pub guarded: bool,
     /// Stands for endpoint, client and the owner's last `omniroute.dev/reset`: what a refusal is about.
     pub attempt: String,
     /// The tokens in force.
@@ -260,7 +257,6 @@ pub(super) fn grant(
         client_secret: client_secret.map(Secret::new),
         ca_bundle: provider.ca_bundle.clone(),
         proxy_url: connection.spec.proxy_url.as_deref().map(Secret::new),
-        guarded: provider.traits.auth_class != AuthClass::Local,
         attempt,
         tokens: Tokens { seed, access: Secret::new(access), refresh: Secret::new(refresh), expires, ..Tokens::default() },
     };

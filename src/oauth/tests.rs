@@ -31,7 +31,6 @@ fn grant(endpoint: &TokenEndpoint) -> Grant {
         token_url: endpoint.url(),
         client_id: Some("app".into()),
         ca_bundle: Some(AUTHORITY.into()),
-        guarded: true,
         attempt: "a".into(),
         tokens,
         ..Grant::default()
