@@ -143,6 +143,10 @@ impl<K: Keeper> Shared<K> {
             tracing::warn!(namespace, connection, %error, "tokens cannot be kept, so none are asked for yet");
             return self.jobs().postpone(key, later());
         }
+        // Others may have waited for their turn while the process was told to end: what could not be kept in time would be lost.
+        if self.stop.is_cancelled() {
+            return self.jobs().postpone(key, later());
+        }
         let tokens = match refresh(&grant, &self.tls).await {
             Ok(new) => {
                 tracing::info!(namespace, connection, rotated = new.refresh.is_some(), "tokens refreshed");
