@@ -222,3 +222,38 @@ stringData: {{accessToken: {access}, refreshToken: rt-0, expiresAt: \"1900000000
     let elsewhere = run(&account("at-0", "").replace(", auth.example", ""));
     assert_eq!((elsewhere.snapshot.connections.len(), elsewhere.findings[0].field.as_str()), (0, "spec.credentials.oauth.tokenURL"));
 }
+
+#[test]
+fn a_bound_credential_goes_through_no_proxy_that_could_read_it() {
+    let bound = |provider: &str, proxy: &str| {
+        run(&format!(
+            "
+apiVersion: omniroute.dev/v1alpha1
+kind: Provider
+metadata: {{name: p}}
+spec: {{dialects: [Messages], {provider}}}
+---
+apiVersion: omniroute.dev/v1alpha1
+kind: Connection
+metadata: {{name: c}}
+spec: {{providerRef: {{name: p}}, credentials: {{apiKey: {{secretRef: {{name: s, key: k}}}}}}{proxy}}}
+---
+apiVersion: v1
+kind: Secret
+metadata: {{name: s, annotations: {{omniroute.dev/allowed-hosts: \"api.example, proxy.example\"}}}}
+stringData: {{k: sk-1}}
+"
+        ))
+    };
+    let (https, plain) = ("baseURL: 'https://api.example'", "baseURL: 'http://api.example', allowInsecureHTTP: true");
+    let (listed, other) = (", proxyURL: 'http://proxy.example:3128'", ", proxyURL: 'http://u:pw@evil.example:3128'");
+    for (provider, proxy, serves) in [(https, other, true), (plain, "", true), (plain, listed, true), (plain, other, false)] {
+        let compiled = bound(provider, proxy);
+        assert_eq!(compiled.snapshot.connections.len(), usize::from(serves), "{provider}{proxy} {:?}", compiled.findings);
+    }
+    let finding = &bound(plain, other).findings[0];
+    assert!(
+        finding.field == "spec.proxyURL" && finding.message.contains("`evil.example`") && !finding.message.contains("pw"),
+        "{finding:?}"
+    );
+}

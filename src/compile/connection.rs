@@ -223,7 +223,11 @@ fn misdirected(name: &str, spec: &api::ConnectionSpec, provider: &snapshot::Prov
     let addresses = addresses.map(|url| (url, "spec.providerRef.name", format!("the address of Provider `{}`", provider.name)));
     let token_url = spec.credentials.oauth.as_ref().and_then(|oauth| oauth.token_url.as_ref());
     let endpoint = token_url.map(|url| (url, "spec.credentials.oauth.tokenURL", "the token endpoint".to_owned()));
-    addresses.chain(endpoint).find_map(|(url, field, what)| {
+    // Whoever may write a Provider could bring a certificate authority of his own, and read at the proxy what TLS should hide from it.
+    let clear = provider.ca_bundle.is_some()
+        || std::iter::once(&provider.base_url).chain(provider.base_urls.values()).any(|url| !url.starts_with("https://"));
+    let proxy = spec.proxy_url.as_ref().filter(|_| clear).map(|url| (url, "spec.proxyURL", "a proxy that can read it".to_owned()));
+    addresses.chain(endpoint).chain(proxy).find_map(|(url, field, what)| {
         let host = host(url).filter(|host| !hosts.contains(host))?;
         let message = format!(
             "Secret `{secret}` may not be sent to `{host}`, {what}: its owner would have to add the host to the annotation {}",
