@@ -67,6 +67,11 @@ impl Keeper for TokenSecrets {
 
     async fn keep(&self, namespace: &str, grant: &Grant, tokens: &Tokens) -> Result<(), Error> {
         let kept = self.read(namespace, grant).await?;
+        // Another replica may have led while this one could not write: older tokens must not replace what it was issued since.
+        let there = kept.as_ref().and_then(Tokens::read).and_then(|there| there.refreshed);
+        if tokens.refreshed.is_some() && there > tokens.refreshed {
+            return Ok(());
+        }
         let mut secret = tokens.secret(&grant.connection, &grant.uid);
         let labels = [("name", "omniroute-oauth"), ("component", "credentials"), ("part-of", "omniroute"), ("managed-by", MANAGED_BY)];
         secret.metadata.labels = Some(labels.map(|(key, value)| (format!("app.kubernetes.io/{key}"), value.to_owned())).into());
