@@ -42,6 +42,14 @@ pub enum Error {
         /// Our settings object.
         settings: String,
     },
+    /// Another installation has claimed the namespace, and the caches do not show it yet.
+    #[error("namespace `{namespace}` was claimed by the operator installation `{by}` a moment ago")]
+    Claimed {
+        /// The namespace.
+        namespace: String,
+        /// Whose it is.
+        by: String,
+    },
     /// A Secret of the name under which refreshed tokens are kept belongs to somebody else.
     #[error(
         "Secret `{name}` exists and is not controlled by Connection `{connection}`; it is left alone: rename or delete it, refreshed tokens need this name"
@@ -126,6 +134,7 @@ impl Error {
             Self::NotLeader { .. } => "NotLeader",
             Self::NameConflict { .. } | Self::ForeignTokens { .. } => "NameConflict",
             Self::Predecessor { .. } => "Progressing",
+            Self::Claimed { .. } => "StaleObject",
             Self::Encode { .. } => "EncodeFailed",
             Self::Random { .. } => "RandomFailed",
             Self::Io { .. } => "SocketFailed",
@@ -146,6 +155,7 @@ impl Error {
     pub fn retry(&self) -> Retry {
         match self {
             Self::NotLeader { .. } | Self::NameConflict { .. } | Self::ForeignTokens { .. } | Self::Encode { .. } => Retry::OnChange,
+            Self::Claimed { .. } => Retry::Soon,
             Self::Predecessor { .. } | Self::Random { .. } | Self::Io { .. } | Self::Timeout { .. } => Retry::Backoff,
             Self::Api { .. } => match self.status() {
                 Some(s) if s.is_conflict() || s.is_not_found() || s.code == 410 => Retry::Soon,

@@ -249,7 +249,11 @@ impl Worker {
     /// The other installation that has claimed a namespace, if one has.
     fn claimed_by(&self, namespace: &str) -> Option<String> {
         let secret = self.parts.caches.secrets.get(namespace, names::MANAGEMENT)?;
-        credentials::claim(&secret.secret).filter(|claim| *claim != self.parts.settings.installation).map(str::to_owned)
+        self.foreign_claim(&secret.secret)
+    }
+
+    fn foreign_claim(&self, management: &KubeSecret) -> Option<String> {
+        credentials::claim(management).filter(|claim| *claim != self.parts.settings.installation).map(str::to_owned)
     }
 
     /// The keys of a gateway; mints them at the first contact.
@@ -257,11 +261,15 @@ impl Worker {
         let cached = self.parts.caches.secrets.get(&owner.namespace, names::MANAGEMENT);
         let keys = match cached.as_ref().and_then(|c| Keys::read(&c.secret)) {
             Some(keys) => keys,
-            // The cache may be behind our own first write: minting twice would lock us out of running pods.
+            // The cache may be behind our own first write: minting twice would lock us out of running pods. Or behind that of another installation.
             None => {
                 let doing = || format!("reading Secret `{}/{}`", owner.namespace, names::MANAGEMENT);
                 let api: Api<KubeSecret> = Api::namespaced(self.parts.client.clone(), &owner.namespace);
-                Keys::complete(call(doing, CALL_TIMEOUT, api.get_opt(names::MANAGEMENT)).await?.as_ref())?
+                let found = call(doing, CALL_TIMEOUT, api.get_opt(names::MANAGEMENT)).await?;
+                if let Some(by) = found.as_ref().and_then(|secret| self.foreign_claim(secret)) {
+                    return Err(Error::Claimed { namespace: owner.namespace.clone(), by });
+                }
+                Keys::complete(found.as_ref())?
             }
         };
         let child = keys.child(owner, &self.parts.settings.installation)?;

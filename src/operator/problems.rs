@@ -20,7 +20,7 @@ impl Problems {
             Ok(value) => return Ok(Some(value)),
             Err(error) => error,
         };
-        if matches!(error, Error::NotLeader { .. } | Error::Timeout { .. }) || error.reason() == "ApiUnreachable" {
+        if matches!(error, Error::NotLeader { .. } | Error::Timeout { .. } | Error::Claimed { .. }) || error.reason() == "ApiUnreachable" {
             return Err(error);
         }
         // A stale object is nobody's trouble: the next look, a moment later, sees the new one.
