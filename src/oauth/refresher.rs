@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rand::RngExt as _;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -97,8 +97,8 @@ impl<K: Keeper> Refresher<K> {
             for (key, grant) in shared.jobs().take(shared.keeper.now()) {
                 let shared = Arc::clone(&shared);
                 running.spawn(async move {
-                    if let Ok(_permit) = shared.permits.acquire().await {
-                        shared.work(&key, grant).await;
+                    if let Ok(permit) = shared.permits.acquire().await {
+                        shared.work(&key, grant, permit).await;
                         shared.tls.sweep();
                     }
                     shared.wake.notify_one();
@@ -122,7 +122,7 @@ impl<K: Keeper> Shared<K> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn work(&self, key: &Key, grant: Grant) {
+    async fn work(&self, key: &Key, grant: Grant, permit: SemaphorePermit<'_>) {
         let (namespace, connection) = (key.0.as_str(), key.1.as_str());
         let later = || EpochMs(self.keeper.now().0 + NOT_NOW);
         let grant = match self.keeper.latest(namespace, grant).await {
@@ -165,6 +165,8 @@ impl<K: Keeper> Shared<K> {
                 grant.refused(error.to_string())
             }
         };
+        // Keeping may take for ever where a namespace does not let us: the others must not wait for it.
+        drop(permit);
         if self.keep(namespace, &grant, &tokens).await {
             self.jobs().done(key, Grant { tokens, ..grant });
         } else {
