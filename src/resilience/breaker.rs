@@ -252,6 +252,7 @@ impl Breaker {
     pub fn restore(&mut self, memory: &BreakerMemory) {
         *self = Self {
             generation: self.generation.wrapping_add(1),
+            opening: self.opening + 1,
             phase: memory.phase,
             failures: memory.failures,
             last_failure: EpochMs(memory.last_failure_ms),

@@ -319,10 +319,16 @@ fn restore_provider(cell: &Arc<ProviderCell>, memory: &ProviderMemory, applied: 
         });
         if let Some(breaker) = newer {
             record.breaker.restore(&breaker);
+            // Requests that run began before this was known: only a probe says anything about it.
+            record.opened_by = cell.next_sequence();
         }
         if gates {
+            let rested = record.window.until(now, &config.window).is_some();
             let from = timers.max(record.window_ended_ms);
             record.window.restore(memory.window.iter().copied().filter(|failed| *failed >= from));
+            if !rested && record.window.until(now, &config.window).is_some() {
+                record.gated_by = cell.next_sequence();
+            }
         }
         seen(record) != before
     })

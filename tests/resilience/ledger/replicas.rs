@@ -129,3 +129,18 @@ fn an_open_breaker_is_shared_and_one_probe_closes_it_for_all() {
     one.restore(&old, probing.plus(6));
     assert_eq!((phase(&one, probing.plus(6)), phase(&two, probing.plus(6))), (BreakerPhase::Closed, BreakerPhase::Closed));
 }
+
+#[test]
+fn a_request_that_was_sent_before_closes_no_breaker_that_another_opened_since() {
+    let (one, two) = replicas();
+    let early = one.begin(&cell(&one, "b"), NOW).expect("free");
+    for n in 0..omniroute::snapshot::BreakerProfile::default().failure_threshold {
+        fail(&two, "a", &format!("m{n}"), 500, &server_error(), NOW.plus(10));
+    }
+    talk(&one, &two, NOW.plus(20));
+    one.success(early, Some("m"), NOW.plus(30));
+    talk(&one, &two, NOW.plus(40));
+    for ledger in [&one, &two] {
+        assert_eq!(ledger.report(NOW.plus(40)).providers[0].breaker.state, BreakerPhase::Open);
+    }
+}
