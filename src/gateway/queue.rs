@@ -106,11 +106,17 @@ impl Drop for Pass {
 }
 
 /// The task that keeps a queue's time; another one may start when it is gone.
-struct Timer(Arc<Queue>);
+struct Timer {
+    queue: Arc<Queue>,
+    /// It did not come to its own end.
+    runs: bool,
+}
 
 impl Drop for Timer {
     fn drop(&mut self) {
-        self.0.state().timed = false;
+        if self.runs {
+            self.queue.state().timed = false;
+        }
     }
 }
 
@@ -222,14 +228,17 @@ impl Queue {
 
     /// The one timer of a queue: runs while anybody waits.
     async fn keep_time(self: Arc<Self>) {
-        let timer = Timer(self);
-        let queue = &timer.0;
+        let mut timer = Timer { queue: self, runs: true };
+        let queue = Arc::clone(&timer.queue);
         loop {
             let (due, anybody) = {
-                let state = queue.state();
-                (state.due, !state.callers.is_empty())
+                let mut state = queue.state();
+                // At once: whoever comes after this look starts another one.
+                state.timed = !state.callers.is_empty();
+                (state.due, state.timed)
             };
             if !anybody {
+                timer.runs = false;
                 return;
             }
             let Some(due) = due else {
