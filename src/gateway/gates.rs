@@ -173,11 +173,13 @@ impl Gates {
         self.gates.get(gate).map_or(0, |gate| gate.waiting as usize)
     }
 
-    /// Leaves the queue without having passed.
-    pub fn give_up(&mut self, ticket: u64) {
-        if let Some(waiter) = self.waiters.remove(&ticket) {
-            forget(&mut self.gates, &waiter.wants, ticket < self.aged_before);
-        }
+    /// Leaves the queue without having passed; true when a slot was kept free for it that others wait for.
+    pub fn give_up(&mut self, ticket: u64) -> bool {
+        let Some(waiter) = self.waiters.remove(&ticket) else { return false };
+        let aged = ticket < self.aged_before;
+        forget(&mut self.gates, &waiter.wants, aged);
+        let kept = |want: &Want| self.gates.get(&want.gate).is_some_and(|gate| gate.waiting > 0 && gate.used < want.limit.slots);
+        aged && waiter.wants.iter().any(kept)
     }
 
     /// Gives the slots back.
@@ -333,10 +335,24 @@ mod tests {
         // `b` is free, but the first has waited for long and needs it together with `a`.
         assert_eq!(gates.pump(late), (vec![], None));
         assert_eq!(gates.try_enter(&b, late), Err(Blocked::Slots));
+        let fourth = gates.wait(b.clone(), late);
+        assert!(!gates.give_up(fourth), "nothing was kept for it");
         gates.leave(&a, late);
         assert_eq!(gates.pump(late).0, vec![first]);
         gates.leave(&both, late);
         assert_eq!(gates.pump(late).0, vec![third]);
+    }
+
+    #[test]
+    fn what_was_kept_for_an_old_waiter_is_for_others_when_it_gives_up() {
+        let mut gates = Gates::default();
+        let (a, b, both) = (wants([slots("a", 1)]), wants([slots("b", 1)]), wants([slots("a", 1), slots("b", 1)]));
+        gates.try_enter(&a, NOW).unwrap();
+        let (old, late) = (gates.wait(both, NOW), NOW.plus(AGED_MS));
+        let next = gates.wait(b, late);
+        assert_eq!(gates.pump(late), (vec![], None));
+        assert!(gates.give_up(old), "nobody leaves `b`: the others must be asked now");
+        assert_eq!(gates.pump(late), (vec![next], None));
     }
 
     #[test]

@@ -129,12 +129,16 @@ struct Place<'a> {
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         let mut state = self.queue.state();
-        state.gates.give_up(self.ticket);
+        let kept = state.gates.give_up(self.ticket);
         let caller = state.callers.remove(&self.ticket);
         if state.callers.is_empty() {
             self.queue.changed.notify_one();
         }
-        drop(state);
+        if kept {
+            self.queue.pump(state, clock::now());
+        } else {
+            drop(state);
+        }
         drop(caller);
     }
 }
