@@ -37,7 +37,7 @@ const CONFLICT: u8 = 2;
 #[derive(Debug)]
 pub struct HeadWatch {
     state: AtomicU8,
-    /// Parts of the current request that are not at their end.
+    /// Parts of requests that are not at their end.
     open: AtomicU32,
 }
 
@@ -51,7 +51,8 @@ impl HeadWatch {
     /// A request begins: what comes now is its body, until everything that was given out here is dropped. True when its head has both framing headers.
     #[must_use]
     pub fn begin_request(self: &Arc<Self>) -> (bool, Unfinished) {
-        self.open.store(1, Ordering::Relaxed);
+        // The rest of a refused body may still be on its way to whoever throws it away.
+        self.open.fetch_add(1, Ordering::Relaxed);
         (self.state.swap(BODY, Ordering::Relaxed) == CONFLICT, Unfinished(Arc::clone(self)))
     }
 }
@@ -428,7 +429,7 @@ mod tests {
         stream.look(b"GET / HTTP/1.1\r\n\r\n");
         let (conflict, request) = watch.begin_request();
         assert!(!conflict);
-        stream.look(b"\ncontent-length: 1\ntransfer-encoding: chunked\r\n\r\n");
+        stream.look(b"x\ncontent-length: 1\ntransfer-encoding: chunked\r\n\r\n");
         drop(request);
         stream.look(b"GET / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n");
         assert!(watch.begin_request().0);
@@ -442,9 +443,17 @@ mod tests {
         let (_, answer) = watch.begin_request();
         let body = answer.clone();
         drop(answer);
-        stream.look(b"\ncontent-length: 1\ntransfer-encoding: chunked\r\n\r\n");
+        stream.look(b"x\ncontent-length: 1\ntransfer-encoding: chunked\r\n\r\n");
         drop(body);
         stream.look(b"GET / HTTP/1.1\r\n\r\n");
-        assert!(!watch.begin_request().0, "the next request is judged by its own head");
+        let (conflict, rest) = watch.begin_request();
+        assert!(!conflict, "the next request is judged by its own head");
+        // The one after it begins before the end of this one was noticed.
+        let (_, next) = watch.begin_request();
+        drop(rest);
+        stream.look(b"x\ncontent-length: 1\ntransfer-encoding: chunked\r\n\r\n");
+        drop(next);
+        stream.look(b"GET / HTTP/1.1\r\n\r\n");
+        assert!(!watch.begin_request().0, "a body is no head, whatever ends before it");
     }
 }
