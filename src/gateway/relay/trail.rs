@@ -67,6 +67,9 @@ impl Trail {
         let Event::Frame { data, .. } = event else { return self.lose() };
         if let Some(joint) = &mut self.joint {
             joint.frame(data, &mut self.out, &mut self.text);
+            if self.lost {
+                self.text.clear();
+            }
         } else if !(self.lost || data.trim_ascii().is_empty() || matches!(progress, Progress::Terminal | Progress::Malformed)) {
             self.lost = !gather(data, &mut self.head, &mut self.text);
         }
@@ -97,9 +100,7 @@ impl Trail {
     fn lose(&mut self) {
         self.lost = true;
         self.room = None;
-        if self.joint.is_none() {
-            self.text = String::new();
-        }
+        self.text = String::new();
     }
 
     /// What goes to the client of bytes of which `ended` belong to events that have ended.
