@@ -187,6 +187,8 @@ where
                 self.interrupt_or_give_up("stream_content_stall", message);
             }
             Expired::Total => self.end_broken("stream_total_timeout", format!("the answer took longer than {} ms", ms(self.policy.total))),
+            // Who has not begun to answer does not trickle.
+            Expired::Throughput if self.source.is_none() => {}
             Expired::Throughput => {
                 let message =
                     format!("the provider sends less than {} bytes of text per second", self.policy.throughput.min_bytes_per_second);
@@ -253,7 +255,10 @@ where
                 Poll::Ready(Read::Step(Ok(step))) => this.take(step),
                 Poll::Ready(Read::Step(Err(_))) if this.complete => this.finish(),
                 Poll::Ready(Read::Step(Err(error))) => this.interrupt("stream_interrupted", error.message),
-                Poll::Ready(Read::Opened(Ok(source))) => this.source = Some(*source),
+                Poll::Ready(Read::Opened(Ok(source))) => {
+                    this.source = Some(*source);
+                    this.watchdog.restart(Instant::now(), this.earlier.text_bytes);
+                }
                 Poll::Ready(Read::Opened(Err((code, message)))) => this.end_broken(code, message),
                 Poll::Pending => match this.watchdog.poll(cx, this.text_bytes()) {
                     Poll::Ready(what) => this.expired(what),

@@ -289,6 +289,16 @@ async fn a_request_for_the_rest_that_is_not_answered_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_request_for_the_rest_that_is_on_its_way_does_not_trickle() {
+    let throughput = ThroughputWatchdog { enabled: true, warmup_ms: 0, window_ms: 10_000, min_bytes_per_second: 4, min_useful_bytes: 1 };
+    let provider = Provider { slow: true, ..Provider::default() };
+    let begin = Instant::now();
+    let mut run = Run::new(ended(&said("one")), StreamPolicy { throughput, ..policy(Chat) }, provider, Buffers::default()).await;
+    run.whole().await;
+    assert_eq!((run.asked().len(), begin.elapsed().as_secs()), (4, 4 * 30));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_that_leaves_ends_it() {
     let mut run = Run::new(ended(&said("one")), policy(Chat), Provider { slow: true, ..Provider::default() }, Buffers::default()).await;
     read(&mut run.body).await;
