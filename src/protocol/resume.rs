@@ -187,6 +187,11 @@ impl Joint {
     fn after_overlap(&mut self, said: &str, now: bool) -> String {
         let Some(mut start) = self.start.take() else { return said.to_owned() };
         start.push_str(said);
+        if start.is_empty() {
+            // Reasoning comes first with many models: as long as there is no text, there is nothing to judge.
+            self.start = Some(start);
+            return String::new();
+        }
         match overlap(&self.before, &start, now) {
             Some(bytes) => start.split_off(bytes),
             None => {

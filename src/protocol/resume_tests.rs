@@ -82,6 +82,18 @@ fn a_repetition_is_cut_off_and_chance_is_not() {
 }
 
 #[test]
+fn reasoning_before_the_rest_does_not_hide_a_repetition() {
+    let mut joint = Joint::new(AnswerHead::default(), "The quick brown");
+    let (mut out, mut text) = (Vec::new(), String::new());
+    for delta in [json!({"role": "assistant", "reasoning_content": "hm"}), json!({"content": "brown fox"})] {
+        let data = json!({"choices": [{"index": 0, "delta": delta, "finish_reason": null}]});
+        joint.frame(data.to_string().as_bytes(), &mut out, &mut text);
+    }
+    assert_eq!(text, " fox");
+    assert!(String::from_utf8(out).expect("text").contains("hm"));
+}
+
+#[test]
 fn text_is_held_no_longer_than_it_may_be_a_repetition() {
     assert_eq!(join("The quick brown", &["bro"], false), "");
     assert_eq!(join("The quick brown", &["bro", "ad"], false), "broad");
