@@ -17,9 +17,12 @@ pub(super) struct Aside {
 impl Walk {
     /// A dispatch on the next target while the outcome of the last one is awaited; call it again when it was refused locally. From then on
     /// the first attempt is the one *aside*. `None`, with the walk where it was, when there is no other target, when the attempts are used
-    /// up, and when a protected target is involved: nothing moves past one before its outcome is known.
+    /// up, its own or those of the composed request, and when a protected target is involved: nothing moves past one before its outcome is
+    /// known.
     pub fn hedge(&mut self, live: &dyn Live, now: EpochMs, rng: &mut dyn Random) -> Option<Box<Dispatch>> {
-        if self.request.single_call || self.ending.is_some() || self.counted + 1 >= self.max_attempts() {
+        // A second attempt of a call is beyond the one that each call of a composed request may make.
+        let spent = self.request.inner.as_ref().is_some_and(|inner| inner.budget.is_spent());
+        if self.request.single_call || self.ending.is_some() || spent || self.counted + 1 >= self.max_attempts() {
             return None;
         }
         if self.aside.is_some() {
