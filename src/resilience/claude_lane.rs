@@ -163,6 +163,8 @@ impl EndReason {
 pub struct LaneWait {
     since: Option<EpochMs>,
     attempts: u32,
+    /// It was sent again because a limit had been reset.
+    after_reset: bool,
 }
 
 impl LaneWait {
@@ -261,7 +263,7 @@ impl ClaudeLane {
             (true, true) => self.observe(response, wait, context),
             (true, false) if response.is_wall() => LaneDecision::Retry { delay_ms: 0, via: RetryVia::LowPriorityAccepted },
             (true, false) => LaneDecision::None,
-            (false, _) => self.at_wall(options, response, context.now),
+            (false, _) => self.at_wall(options, response, wait, context.now),
         }
     }
 
@@ -275,15 +277,17 @@ impl ClaudeLane {
     }
 
     /// The first answer at the wall: the reset is tried before the lane.
-    fn at_wall(&mut self, options: &ClaudeOptions, response: &WallResponse<'_>, now: EpochMs) -> LaneDecision {
+    fn at_wall(&mut self, options: &ClaudeOptions, response: &WallResponse<'_>, wait: &mut LaneWait, now: EpochMs) -> LaneDecision {
         if !response.is_wall() {
             return LaneDecision::None;
         }
         if options.auto_limit_reset && response.is_five_hour() {
             if self.reset.was_recent(now) {
-                return LaneDecision::Retry { delay_ms: 0, via: RetryVia::LimitReset };
-            }
-            if self.reset.start(now) {
+                // Once: whoever still meets the wall has nothing from that reset.
+                if !std::mem::replace(&mut wait.after_reset, true) {
+                    return LaneDecision::Retry { delay_ms: 0, via: RetryVia::LimitReset };
+                }
+            } else if self.reset.start(now) {
                 return LaneDecision::ClaimReset;
             }
         }

@@ -124,6 +124,18 @@ fn one_request_claims_the_reset_and_its_siblings_profit() {
 }
 
 #[test]
+fn a_wall_that_stands_after_its_reset_is_not_run_against() {
+    let mut lane = ClaudeLane::default();
+    let (wall, mut wait) = (answer(429, WALL, false), LaneWait::default());
+    let only_reset = ClaudeOptions { low_priority_mode: false, ..BOTH };
+    assert_eq!(lane.on_response(&only_reset, &wall, &mut wait, &context(NOW)), LaneDecision::ClaimReset);
+    lane.on_reset(&only_reset, &wall, &ResetResult::Granted, NOW);
+    let full_speed = LaneDecision::Retry { delay_ms: 0, via: RetryVia::LimitReset };
+    assert_eq!(lane.on_response(&only_reset, &wall, &mut wait, &context(NOW.plus(100))), full_speed);
+    assert_eq!(lane.on_response(&only_reset, &wall, &mut wait, &context(NOW.plus(200))), LaneDecision::None);
+}
+
+#[test]
 fn a_lane_that_the_operator_left_is_ended_by_the_next_answer() {
     let mut lane = open();
     let off = ClaudeOptions::default();
