@@ -169,7 +169,8 @@ impl Scribe {
                 Ok(voice) => return Summary::parse(&voice.text).ok_or_else(|| "the model gave none".to_owned()),
                 Err(useless) => useless,
             };
-            last = useless.message();
+            // Not what the provider says: answers about keys repeat them.
+            last = useless.reason();
             if !useless.is_status(400) {
                 break;
             }
