@@ -137,6 +137,9 @@ impl Engine {
     /// Tells routing what came of a dispatch.
     fn settle(mut self: Box<Self>, dispatch: Box<Dispatch>, outcome: Outcome, side: Side) -> Progress {
         let now = clock::now();
+        // It was dispatched anew: the slot that it lacked in an earlier pass is not waited for any more.
+        let same = |other: &Dispatch| other.connection.index == dispatch.connection.index && other.target == dispatch.target;
+        self.capped.retain(|capped| !same(&capped.dispatch));
         match outcome {
             Outcome::Refused(exclusion) => self.tell(side, |walk| walk.refused_locally(exclusion, None)),
             Outcome::Capped(gated, blocked) => {
