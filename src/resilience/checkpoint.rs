@@ -365,7 +365,7 @@ fn restore_connection(
         let lock_timers = own_timers.max(all_timers);
         for LockMemory { key, lock } in memory.locks.iter().filter(|m| cooling && m.lock.last_failure_ms >= lock_timers) {
             if !record.ended.ends_lock(key, lock.last_failure_ms) {
-                record.locks.restore(key.clone(), *lock, window_ms, now);
+                record.locks.restore(key.clone(), *lock, window_ms, now, cell.sequence() + 1);
             }
         }
         let changed = connection_memory(record, window_ms, now) != before;

@@ -462,13 +462,16 @@ impl Lockouts {
         self.locks.iter().filter(move |(_, l)| !l.forgettable(now, window_ms)).map(|(k, l)| (k.clone(), Lock { counted_by: 0, ..*l }))
     }
 
-    /// Takes over a remembered lock; the later end wins.
-    pub fn restore(&mut self, key: LockKey, lock: Lock, window_ms: u64, now: EpochMs) {
+    /// Takes over a remembered lock; the later end wins. To requests that began before `sequence` it is news.
+    pub fn restore(&mut self, key: LockKey, lock: Lock, window_ms: u64, now: EpochMs, sequence: u64) {
         if lock.forgettable(now, window_ms) || !self.make_room(&key, window_ms, now) {
             return;
         }
-        let held = self.locks.entry(key).or_insert(lock);
-        *held = Lock { counted_by: held.counted_by, ..(*held).max(lock) };
+        let held = self.locks.get(&key).copied();
+        let best = held.map_or(lock, |held| Lock { counted_by: held.counted_by, ..held.max(lock) });
+        if held != Some(best) {
+            self.locks.insert(key, Lock { counted_by: sequence, ..best });
+        }
     }
 
     /// Removes the locks that ended elsewhere.

@@ -101,6 +101,16 @@ fn a_success_of_a_request_that_was_sent_before_says_nothing_about_what_another_s
 }
 
 #[test]
+fn a_success_of_a_request_that_was_sent_before_ends_no_lock_that_another_began_since() {
+    let (one, two) = replicas();
+    let early = one.begin(&cell(&one, "a"), NOW).expect("free");
+    fail(&two, "a", "m", 404, &Verdict { scope: Scope::Model, ..stated(60_000) }, NOW.plus(10));
+    talk(&one, &two, NOW.plus(20));
+    one.success(early, Some("m"), NOW.plus(30));
+    assert_eq!(state(&one, "a", NOW.plus(30)).lockouts.len(), 1);
+}
+
+#[test]
 fn levels_decay_although_both_keep_talking() {
     let (one, two) = replicas();
     fail(&one, "a", "m", 429, &Verdict { level: LevelChange::Set(2), ..verdict() }, NOW);
