@@ -154,6 +154,11 @@ impl Table {
         (true, true)
     }
 
+    /// Whether what is bound here ends later than `until`.
+    fn ends_after(&self, key: &Key, until: EpochMs) -> bool {
+        self.shard(key).get(key).is_some_and(|binding| binding.until > until)
+    }
+
     fn release(&self, key: &Key, connection: &str) -> bool {
         let mut shard = self.shard(key);
         let ours = shard.get(key).is_some_and(|binding| *binding.connection == *connection);
@@ -271,7 +276,9 @@ impl Sessions {
         };
         let Some(key) = unhex(&news.key) else { return };
         let changed = if news.until > now.0 {
-            table.bind(key, &news.connection.as_str().into(), EpochMs(news.until), now).0
+            // What was bound last ends last: whoever is heard last, all come to the same.
+            let until = EpochMs(news.until);
+            !table.ends_after(&key, until) && table.bind(key, &news.connection.as_str().into(), until, now).0
         } else {
             table.release(&key, &news.connection)
         };
@@ -389,6 +396,22 @@ mod tests {
         assert_eq!(sessions.pinned(&key, NOW).as_deref(), Some("a"));
         sessions.unpin(&key, "a");
         assert_eq!(sessions.pinned(&key, NOW), None);
+    }
+
+    #[test]
+    fn what_was_bound_here_later_is_not_moved_back_by_who_tells_of_before() {
+        let (sessions, key) = (Sessions::default(), response_key("k", "s"));
+        let told = |connection: &str, until: EpochMs| News {
+            binds: Binds::Session,
+            key: hex(key.bytes()),
+            connection: connection.to_owned(),
+            until: until.0,
+        };
+        sessions.pin(key, &"b".into(), 100, NOW.plus(10));
+        sessions.learn(&told("a", NOW.plus(100)), NOW.plus(20));
+        assert_eq!(sessions.pinned(&key, NOW.plus(20)).as_deref(), Some("b"));
+        sessions.learn(&told("c", NOW.plus(120)), NOW.plus(20));
+        assert_eq!(sessions.pinned(&key, NOW.plus(20)).as_deref(), Some("c"));
     }
 
     #[test]
