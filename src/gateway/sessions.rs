@@ -268,6 +268,14 @@ impl Sessions {
         self.news.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map(std::mem::take).unwrap_or_default()
     }
 
+    /// What could not be told: it comes before everything that was noted since.
+    pub fn not_told(&self, untold: &[News]) {
+        if let Some(news) = self.news.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            drop(news.splice(0..0, untold.iter().cloned()));
+            news.truncate(MAX_BINDINGS);
+        }
+    }
+
     /// Takes over what another replica told.
     pub fn learn(&self, news: &News, now: EpochMs) {
         let table = match news.binds {

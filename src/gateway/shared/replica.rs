@@ -214,8 +214,8 @@ impl Replica<'_> {
 
     /// Stores and tells bindings that changed here.
     async fn tell_bindings(&mut self) -> Result<(), SharedError> {
-        let news = self.gateway.sessions().news();
-        for news in news.chunks(MAX_NEWS) {
+        let all = self.gateway.sessions().news();
+        for (told, news) in all.chunks(MAX_NEWS).enumerate() {
             let mut pipe = redis::pipe();
             pipe.atomic();
             for one in news {
@@ -228,7 +228,11 @@ impl Replica<'_> {
                 };
             }
             pipe.cmd("PUBLISH").arg(self.session.key("messages")).arg(self.message(What::Bindings(news.to_vec()))?).ignore();
-            let () = pipe.query_async(&mut self.session.connection).await?;
+            let answer: redis::RedisResult<()> = pipe.query_async(&mut self.session.connection).await;
+            if let Err(error) = answer {
+                self.gateway.sessions().not_told(all.get(told * MAX_NEWS..).unwrap_or_default());
+                return Err(error.into());
+            }
         }
         Ok(())
     }
