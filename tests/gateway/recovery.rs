@@ -142,6 +142,19 @@ async fn an_error_is_no_truncation_and_without_the_setting_nothing_is_asked_agai
 }
 
 #[tokio::test]
+async fn a_client_that_asks_for_one_call_gets_one() {
+    let both = |s: &mut Snapshot| {
+        reopening(s);
+        continuing(s);
+    };
+    let world = World::new([Answer::fault(FaultKind::Cut, 3), good()], both).await;
+    let once = request("POST", CHAT, "client").header("x-omniroute-fallback", "none");
+    let got = world.served.send(once.body(Full::new(Bytes::from(body().to_string()))).unwrap()).await;
+    assert!(got.text().contains("stream_interrupted"), "{}", got.text());
+    assert_eq!(world.asked(), (1, 0));
+}
+
+#[tokio::test]
 async fn an_answer_to_the_second_request_counts_as_the_attempts_own() {
     let world = World::new([Answer::fault(FaultKind::Cut, 3), Answer::status(429).header("retry-after", "77")], reopening).await;
     assert!(text_of(&world.stream(CHAT).await.text()).contains("elsewhere"));

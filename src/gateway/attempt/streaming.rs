@@ -23,6 +23,7 @@ use crate::gateway::upstream::{SendError, UpstreamBody, headers};
 use crate::protocol::Endpoint;
 use crate::resilience::Permit;
 use crate::routing::{Exclusion, ExclusionReason};
+use crate::snapshot::StreamRecovery;
 
 /// The permit of a streamed attempt. Whoever takes it records the attempt; nobody else can.
 #[derive(Debug)]
@@ -62,7 +63,7 @@ enum Broken {
 impl Running<'_> {
     pub(super) async fn stream(&self, permit: Permit, response: Response<UpstreamBody>, elsewhere: &mut Elsewhere) -> Outcome {
         let settings = &self.context.shared.loaded.snapshot.settings;
-        let recovery = settings.stream_recovery;
+        let recovery = self.recovery();
         let policy = StreamPolicy {
             hold: if recovery.enabled { RECOVERY_HOLD } else { Duration::ZERO },
             heartbeat: Duration::from_millis(settings.heartbeat_ms),
@@ -122,7 +123,7 @@ impl Running<'_> {
                 Broken::Stream(_, failure) => failure.is_truncation(),
                 Broken::NoAnswer(_) => true,
             };
-            if *left < MAX_RECOVERIES && self.recovers() {
+            if *left < MAX_RECOVERIES && self.recovery().enabled {
                 again.settled(RecoveryKind::Reopen, Recovered::No);
             }
             if *left == 0 || !worth_it {
@@ -149,8 +150,10 @@ impl Running<'_> {
         }
     }
 
-    fn recovers(&self) -> bool {
-        self.context.shared.loaded.snapshot.settings.stream_recovery.enabled
+    /// What is to be done about a stream that breaks: nothing that asks again, where the client wants one call.
+    fn recovery(&self) -> StreamRecovery {
+        let (set, again) = (self.context.shared.loaded.snapshot.settings.stream_recovery, !self.context.shared.single_call);
+        StreamRecovery { enabled: set.enabled && again, continue_mid_stream: set.continue_mid_stream && again, ..set }
     }
 
     fn broken(&self, again: &Again, broken: Broken) -> Outcome {
