@@ -84,7 +84,7 @@ pub struct Sniffed<S> {
     partial: Vec<u8>,
     /// The dialect that the path of the last head speaks.
     dialect: Dialect,
-    /// When the last bytes came; for a partial head, when its first came.
+    /// When bytes came or went last; for a partial head, when its first came.
     since: Instant,
     /// Looks at `since` once per [`HEAD_TIME`]: one timer for the life of the connection, none per request.
     inspection: Pin<Box<Sleep>>,
@@ -228,6 +228,10 @@ impl<S: AsyncWrite + Unpin> Sniffed<S> {
     fn progress(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if written.is_ready() {
             self.stalled = None;
+            // Who still takes an answer is not idle, although its request has ended for everybody but the socket.
+            if self.partial.is_empty() {
+                self.since = Instant::now();
+            }
             return written;
         }
         let limit = self.write_stall;
@@ -362,6 +366,23 @@ mod tests {
             () = reading => unreachable!(),
         };
         assert_eq!((error.kind(), begin.elapsed().as_secs()), (io::ErrorKind::TimedOut, 5 * 119 + 120));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_still_takes_an_answer_is_not_idle() {
+        let (mut client, server) = tokio::io::duplex(8);
+        let (mut reads, mut writes) = tokio::io::split(sniffed(server, &HeadWatch::new()));
+        let taking = async {
+            for _ in 0..3 {
+                tokio::time::sleep(Duration::from_secs(100)).await;
+                client.read_exact(&mut [0; 8]).await.unwrap();
+            }
+        };
+        let mut bytes = [0; 8];
+        tokio::select! {
+            (written, ()) = async { tokio::join!(writes.write_all(&[b'x'; 32]), taking) } => written.unwrap(),
+            ended = reads.read(&mut bytes) => panic!("{ended:?}"),
+        }
     }
 
     #[tokio::test]
