@@ -247,7 +247,8 @@ impl Running<'_> {
     async fn exchange(self, permit: Permit, elsewhere: &mut Elsewhere) -> Outcome {
         let context = self.context;
         let (client, metrics) = (&context.shared.worker.client, context.shared.gateway().metrics());
-        let sent = lane::send(client, self.account, self.call(), self.response_start(), elsewhere, metrics).await;
+        let sent =
+            lane::send(client, self.account, self.call(), context.shared.single_call, self.response_start(), elsewhere, metrics).await;
         if let Ok(response) = &sent {
             let (headers, now) = (response.headers(), clock::now());
             self.account.learned.read(headers, now);

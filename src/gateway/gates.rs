@@ -456,7 +456,7 @@ mod tests {
                         let left = inside.remove(0);
                         gates.leave(kinds.get(left).unwrap(), now);
                     },
-                    _ => if let Some((ticket, _)) = queue.pop() { gates.give_up(ticket) },
+                    _ => if let Some((ticket, _)) = queue.pop() { gates.give_up(ticket); },
                 }
                 for ticket in gates.pump(now).0 {
                     let at = queue.iter().position(|(t, _)| *t == ticket).unwrap();
@@ -465,7 +465,7 @@ mod tests {
                 prop_assert!(inside.iter().filter(|k| **k != 1).count() <= 2);
                 prop_assert!(inside.iter().filter(|k| **k != 0).count() <= 1);
             }
-            for (ticket, _) in queue { gates.give_up(ticket) }
+            for (ticket, _) in queue { gates.give_up(ticket); }
             for kind in inside { gates.leave(kinds.get(kind).unwrap(), now) }
             prop_assert_eq!(gates.try_enter(&kinds[2], now), Ok(()));
         }

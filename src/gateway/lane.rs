@@ -20,11 +20,13 @@ use crate::resilience::claude_reset::{
 /// What a request keeps in hand of its time, so that a last answer still gets through.
 const RESERVE: Duration = Duration::from_secs(5);
 
-/// Sends the call, and again to the same account as long as its lane says so, within `limit` from now. Without the opt-in: exactly once.
+/// Sends the call, and again to the same account as long as its lane says so, within `limit` from now. Without the opt-in, and for a
+/// client that asks for one call (`once`): exactly once.
 pub(super) async fn send(
     client: &Client,
     account: &Account,
     mut call: Call<'_>,
+    once: bool,
     limit: Duration,
     elsewhere: &mut Elsewhere,
     metrics: &Metrics,
@@ -35,6 +37,9 @@ pub(super) async fn send(
         // The guard must not live across an await.
         call.extra = account.cell.claude().and_then(|(lane, options)| lane.request_header(clock::now(), &options));
         let response = elsewhere.during(client.send(&account.upstream, call.clone())).await?;
+        if once {
+            return Ok(response);
+        }
         let left = limit.saturating_sub(RESERVE).saturating_sub(begun.elapsed());
         let wall = Wall { account, response: &response, sent_slow: call.extra.is_some() };
         let delay = match wall.judge(&mut wait, left) {

@@ -108,10 +108,10 @@ impl StreamFacts {
         // Both were billed.
         self.usage = match (self.usage, rest.usage) {
             (Some(a), Some(b)) => Some(Usage {
-                input: a.input + b.input,
-                output: a.output + b.output,
-                cached_input: a.cached_input + b.cached_input,
-                reasoning: a.reasoning + b.reasoning,
+                input: a.input.saturating_add(b.input),
+                output: a.output.saturating_add(b.output),
+                cached_input: a.cached_input.saturating_add(b.cached_input),
+                reasoning: a.reasoning.saturating_add(b.reasoning),
             }),
             (a, b) => a.or(b),
         };

@@ -1,6 +1,6 @@
 //! The road of a request: accounts and targets take over from one another, what rests is skipped, and the answer says so when all rest.
 
-use crate::support::{Got, Reply, Served, Setup, Vendor};
+use crate::support::{Reply, Setup, Vendor};
 use omniroute::snapshot::Strategy;
 use serde_json::json;
 
@@ -136,17 +136,9 @@ async fn fallback_none_is_exactly_one_call() {
     let (one, two, setup) = two_vendors().await;
     one.script("a", [Reply::error(503, "later")]);
     let served = setup.start();
-    let got = only_once(&served).await;
+    let got = served.only_once("assistant").await;
     assert_eq!((got.status, got.json()["error"]["message"].as_str()), (503, Some("later")));
     assert_eq!((one.calls().len(), two.calls().len()), (1, 0));
-}
-
-async fn only_once(served: &Served) -> Got {
-    let request = crate::support::request("POST", "/v1/chat/completions", "client")
-        .header("x-omniroute-fallback", "none")
-        .body(http_body_util::Full::new(bytes::Bytes::from_static(br#"{"model":"assistant","messages":[]}"#)))
-        .unwrap();
-    served.send(request).await
 }
 
 #[tokio::test]
@@ -166,7 +158,7 @@ async fn the_answer_of_the_one_call_comes_as_it_is() {
                 s.rules = vec![crate::bugs::rule("house on fire", Some(429))];
             })
             .start();
-        let got = only_once(&served).await;
+        let got = served.only_once("assistant").await;
         assert_eq!((got.status, got.text().as_str(), got.header("x-omniroute-origin")), (status, body, Some("provider")));
         assert_eq!((one.calls().len(), two.calls().len()), (1, 0));
     }

@@ -61,6 +61,14 @@ async fn without_the_opt_in_or_without_an_offer_the_wall_is_an_ordinary_limit() 
     }
 }
 
+#[tokio::test]
+async fn a_client_that_asks_for_one_call_gets_the_wall() {
+    let (vendor, served) = served(true).await;
+    vendor.script("a", [wall("treatment"), Reply::chat("slow but there")]);
+    assert_eq!(served.only_once("assistant").await.status, 429);
+    assert_eq!(slow(&vendor), [call("a", false)]);
+}
+
 const ORGANIZATION: &str = "00000000-0000-4000-8000-000000000001";
 
 /// A gateway whose first account may use its weekly reset, and the answers to the question for it and to the claim.

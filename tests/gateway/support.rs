@@ -295,6 +295,13 @@ impl Served {
         self.post("/v1/chat/completions", &json!({"model": model, "stream": true, "messages": [{"role": "user", "content": "hi"}]})).await
     }
 
+    /// Asks for exactly one upstream call.
+    pub async fn only_once(&self, model: &str) -> Got {
+        let body = json!({"model": model, "messages": []}).to_string();
+        let request = request("POST", "/v1/chat/completions", "client").header("x-omniroute-fallback", "none");
+        self.send(request.body(Full::new(Bytes::from(body))).unwrap()).await
+    }
+
     pub async fn post(&self, path: &str, body: &Value) -> Got {
         self.send(request("POST", path, "client").body(Full::new(Bytes::from(body.to_string()))).unwrap()).await
     }

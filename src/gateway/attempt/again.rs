@@ -129,6 +129,7 @@ impl Rest {
             &self.again.shared.worker.client,
             account,
             call,
+            false,
             self.response_start,
             &mut elsewhere,
             self.again.shared.gateway().metrics(),

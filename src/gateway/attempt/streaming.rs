@@ -136,8 +136,16 @@ impl Running<'_> {
                 return Err(Box::new(self.broken(again, broken)));
             }
             let client = &self.context.shared.worker.client;
-            match lane::send(client, self.account, self.call(), self.response_start(), elsewhere, self.context.shared.gateway().metrics())
-                .await
+            match lane::send(
+                client,
+                self.account,
+                self.call(),
+                false,
+                self.response_start(),
+                elsewhere,
+                self.context.shared.gateway().metrics(),
+            )
+            .await
             {
                 Ok(response) if response.status().is_success() => return Ok(response),
                 Ok(response) => {
