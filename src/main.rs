@@ -4,7 +4,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-// A request makes some hundred small allocations; with the system's allocator they are a tenth of its time.
+// That of musl takes a lock for each allocation. That of glibc stays: mimalloc saves 6 % of a request's processor time there, and doubles the
+// memory of an idle stream.
+#[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
