@@ -124,7 +124,7 @@ async fn a_busy_target_is_passed_over_and_protected_ones_are_never_joined() {
     let got = tokio::select! {
         _ = served.chat("two/m2") => panic!("it never answers"),
         got = async {
-            crate::limits::seen(&two, 1).await;
+            two.called(1).await;
             served.chat("fast").await
         } => got,
     };

@@ -18,21 +18,12 @@ async fn two_accounts(change: impl FnOnce(&mut Snapshot)) -> (Vendor, Served) {
     (vendor, setup.change(change).start())
 }
 
-/// Waits until the provider has seen so many calls.
-pub async fn seen(vendor: &Vendor, calls: usize) {
-    let begin = Instant::now();
-    while vendor.calls().len() < calls {
-        assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", vendor.calls());
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-}
-
 #[tokio::test]
 async fn a_full_connection_is_passed_over_while_another_has_room() {
     let (vendor, served) = two_accounts(|s| s.connections[0].max_concurrent = 1).await;
     vendor.script("a", [Reply::chat("a").after(500)]);
     let (first, second) = tokio::join!(served.chat("assistant"), async {
-        seen(&vendor, 1).await;
+        vendor.called(1).await;
         served.chat("assistant").await
     });
     assert_eq!((first.content(), second.content()), ("a".to_owned(), "b".to_owned()));
@@ -48,11 +39,11 @@ async fn when_all_are_full_the_first_slot_anywhere_is_taken() {
     let (_, second, third) = tokio::join!(
         tokio::time::timeout(Duration::from_secs(3), served.chat("assistant")),
         async {
-            seen(&vendor, 1).await;
+            vendor.called(1).await;
             served.chat("assistant").await
         },
         async {
-            seen(&vendor, 2).await;
+            vendor.called(2).await;
             served.chat("assistant").await
         }
     );
@@ -71,7 +62,7 @@ async fn who_waited_for_a_slot_goes_on_where_it_was() {
     vendor.script("a", [Reply::error(401, "no").after(0), Reply::error(500, "broken")]);
     vendor.script("b", [Reply::chat("b").after(400), Reply::error(500, "broken too")]);
     let (first, second) = tokio::join!(served.chat("assistant"), async {
-        seen(&vendor, 2).await;
+        vendor.called(2).await;
         served.manage("POST", "/api/resilience/cooldowns", r#"{"all": true}"#).await;
         served.chat("assistant").await
     });
@@ -93,7 +84,7 @@ async fn limits_of_the_queue_have_codes_of_their_own_and_blame_nobody() {
     .await;
     vendor.script("a", [Reply::chat("a").after(1_000)]);
     let late = async {
-        seen(&vendor, 1).await;
+        vendor.called(1).await;
         tokio::join!(served.chat("assistant"), served.chat("assistant"))
     };
     let (first, (second, third)) = tokio::join!(served.chat("assistant"), late);
@@ -175,12 +166,12 @@ async fn who_may_not_fall_back_waits_in_the_queue_like_any_other() {
     vendor.script("a", [Reply::chat("a").after(300), Reply::error(503, "later")]);
     vendor.script("b", [Reply::chat("b").after(20_000)]);
     let only_one = async {
-        seen(&vendor, 2).await;
+        vendor.called(2).await;
         let body = Full::new(Bytes::from_static(br#"{"model":"assistant","messages":[]}"#));
         served.send(request("POST", "/v1/chat/completions", "client").header("x-omniroute-fallback", "none").body(body).unwrap()).await
     };
     let slow = async {
-        seen(&vendor, 1).await;
+        vendor.called(1).await;
         served.chat("assistant").await
     };
     let got = tokio::select! {
@@ -196,7 +187,7 @@ async fn the_gateway_as_a_whole_is_bounded() {
     let (vendor, served) = two_accounts(|s| s.settings.max_concurrent_requests = 1).await;
     vendor.script("a", [Reply::chat("a").after(300)]);
     let (first, second) = tokio::join!(served.chat("assistant"), async {
-        seen(&vendor, 1).await;
+        vendor.called(1).await;
         served.chat("assistant").await
     });
     assert_eq!(first.status, 200);
@@ -298,7 +289,7 @@ async fn a_client_that_does_not_read_its_answer_holds_nothing_for_long() {
     );
     let mut idle = tokio::net::TcpStream::connect(served.running.listen_addr()).await.unwrap();
     idle.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
-    seen(&vendor, 1).await;
+    vendor.called(1).await;
     assert_eq!(served.chat("assistant").await.content(), "a");
     assert_eq!(served.connection("a").await["state"], "Active", "nobody is to blame");
 }

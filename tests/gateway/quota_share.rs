@@ -1,6 +1,5 @@
 //! Combos with `quotaShare`: accounts take turns by weight, and a request waits for its turn on the account that was chosen.
 
-use crate::limits::seen;
 use crate::support::{Reply, Served, Setup, Vendor};
 use omniroute::snapshot::{Snapshot, Strategy};
 
@@ -33,7 +32,7 @@ async fn accounts_take_turns() {
 /// One request runs on the only account with a slot when another one comes.
 async fn two_at_once(vendor: &Vendor, served: &Served) -> (String, String) {
     let (first, second) = tokio::join!(served.chat("shared"), async {
-        seen(vendor, 1).await;
+        vendor.called(1).await;
         served.chat("shared").await
     });
     (first.content(), second.content())

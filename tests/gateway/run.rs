@@ -217,9 +217,7 @@ async fn sigterm_ends_the_process_in_time() {
     vendor.script("a", [Reply::chat("a").after(700)]);
     let mut run = Run::start(&folder.0, &[]);
     let (got, ()) = tokio::join!(run.chat("assistant"), async {
-        while vendor.calls().is_empty() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        vendor.called(1).await;
         run.signal("TERM");
     });
     assert_eq!(got.content(), "a", "running requests finish");

@@ -19,6 +19,7 @@ use omniroute::snapshot::{
 };
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use tokio::sync::watch;
 
 /// What a scripted provider saw.
 #[derive(Clone, Debug)]
@@ -97,6 +98,8 @@ impl Reply {
 pub struct Vendor {
     pub addr: SocketAddr,
     state: Arc<Mutex<VendorState>>,
+    /// Number of calls so far.
+    count: watch::Sender<usize>,
 }
 
 #[derive(Default)]
@@ -108,7 +111,7 @@ struct VendorState {
 impl Vendor {
     pub async fn start() -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let vendor = Self { addr: listener.local_addr().unwrap(), state: Arc::default() };
+        let vendor = Self { addr: listener.local_addr().unwrap(), state: Arc::default(), count: watch::Sender::new(0) };
         let serving = vendor.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -145,6 +148,13 @@ impl Vendor {
         self.seen().iter().map(|seen| seen.key().to_owned()).collect()
     }
 
+    /// Waits until so many calls have come.
+    pub async fn called(&self, calls: usize) {
+        let mut count = self.count.subscribe();
+        let reached = tokio::time::timeout(std::time::Duration::from_secs(20), count.wait_for(|count| *count >= calls)).await;
+        assert!(reached.is_ok(), "{calls} calls were expected, these came: {:?}", self.calls());
+    }
+
     async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let (parts, body) = request.into_parts();
         let Ok(body) = body.collect().await else { return Response::new(Full::default()) };
@@ -154,6 +164,7 @@ impl Vendor {
         let reply = {
             let mut state = self.state.lock().unwrap();
             state.seen.push(seen);
+            self.count.send_replace(state.seen.len());
             match state.replies.iter_mut().find(|(k, _)| *k == key) {
                 Some((_, replies)) if replies.len() > 1 => replies.pop_front().unwrap(),
                 Some((_, replies)) if !replies.is_empty() => replies[0].clone(),
