@@ -3,27 +3,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::support::{Reply, Served, Setup, Vendor};
+use crate::support::{Reply, Served, Setup};
 use omniroute::gateway::sessions::{Sessions, response_key};
 use omniroute::gateway::store::{Document, Memory, Sqlite, Store};
 use omniroute::gateway::{Gateway, clock};
-use omniroute::snapshot::{Command, CommandKind, CommandVerb, Secret, Strategy};
+use omniroute::snapshot::{Command, CommandKind, CommandVerb, Secret};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-async fn setup() -> (Vendor, Setup) {
-    let vendor = Vendor::start().await;
-    let setup = Setup::new().provider("one", &vendor.base_url()).connection("one", "a", 1).connection("one", "b", 2).combo(
-        "assistant",
-        Strategy::Priority,
-        &["one/m1"],
-    );
-    (vendor, setup)
-}
-
 #[tokio::test]
 async fn state_of_unchanged_connections_survives_a_reload_and_a_new_credential_starts_afresh() {
-    let (vendor, setup) = setup().await;
+    let (vendor, setup) = Setup::two_accounts().await;
     vendor.script("a", [Reply::error(429, "slow").header("retry-after", 60)]);
     vendor.script("b", [Reply::new(401, r#"{"error":{"message":"revoked","type":"x","code":"account_deactivated"}}"#)]);
     let served = setup.clone().start();
@@ -42,7 +32,7 @@ async fn state_of_unchanged_connections_survives_a_reload_and_a_new_credential_s
 
 #[tokio::test]
 async fn a_refused_snapshot_leaves_the_last_good_one_its_state_and_is_told() {
-    let (vendor, setup) = setup().await;
+    let (vendor, setup) = Setup::two_accounts().await;
     vendor.script("a", [Reply::new(401, r#"{"error":{"message":"revoked","type":"x","code":"account_deactivated"}}"#)]);
     let served = setup.clone().start();
     assert_eq!(served.chat("assistant").await.content(), "b");
@@ -78,7 +68,7 @@ fn reset(connection: &str, value: &str) -> Command {
 
 #[tokio::test]
 async fn a_connection_that_cannot_be_set_up_is_left_out_and_the_others_serve() {
-    let (_vendor, setup) = setup().await;
+    let (_vendor, setup) = Setup::two_accounts().await;
     let broken = setup.clone().change(|s| {
         s.connections[0].proxy_url = Some(Secret::new("https://user:hush@proxy:8443"));
         s.fragments.insert("Connection/a".to_owned(), "1".to_owned());
@@ -102,7 +92,7 @@ async fn a_connection_that_cannot_be_set_up_is_left_out_and_the_others_serve() {
 
 #[tokio::test]
 async fn a_request_that_runs_across_a_rotation_sends_the_new_key() {
-    let (vendor, setup) = setup().await;
+    let (vendor, setup) = Setup::two_accounts().await;
     vendor.script("a", [Reply::error(500, "slow").after(1_000)]);
     let served = Arc::new(setup.clone().start());
     let asking = tokio::spawn({
@@ -121,7 +111,7 @@ async fn a_request_that_runs_across_a_rotation_sends_the_new_key() {
 
 #[tokio::test]
 async fn each_stored_document_is_taken_over_on_its_own() {
-    let (vendor, setup) = setup().await;
+    let (vendor, setup) = Setup::two_accounts().await;
     vendor.script("a", [Reply::error(429, "slow").header("retry-after", 60)]);
     let first = setup.clone().start();
     assert_eq!(first.chat("assistant").await.content(), "b");
@@ -144,7 +134,7 @@ async fn each_stored_document_is_taken_over_on_its_own() {
 
 #[tokio::test]
 async fn state_survives_a_kill_by_the_second() {
-    let (vendor, setup) = setup().await;
+    let (vendor, setup) = Setup::two_accounts().await;
     vendor.script("a", [Reply::error(429, "slow").header("retry-after", 60)]);
     let path = std::env::temp_dir().join(format!("omniroute-life-{}.db", rand::random::<u64>()));
     let first = Gateway::new(Box::new(Sqlite::open(&path).unwrap())).unwrap();
@@ -188,7 +178,7 @@ async fn without_a_snapshot_only_the_management_port_answers() {
 
 #[tokio::test]
 async fn a_client_that_leaves_cancels_the_upstream_call_and_blames_nobody() {
-    let (vendor, setup) = setup().await;
+    let (vendor, setup) = Setup::two_accounts().await;
     vendor.script("a", [Reply::chat("a").after(60_000)]);
     let served = setup.start();
     let mut stream = TcpStream::connect(served.running.listen_addr()).await.unwrap();
@@ -212,7 +202,7 @@ async fn a_client_that_leaves_cancels_the_upstream_call_and_blames_nobody() {
 
 #[tokio::test]
 async fn the_end_lets_running_requests_finish_and_takes_no_new_ones() {
-    let (vendor, setup) = setup().await;
+    let (vendor, setup) = Setup::two_accounts().await;
     vendor.script("a", [Reply::chat("a").after(600)]);
     let Served { gateway: _gateway, running: server } = setup.start();
     let (listen, management) = (server.listen_addr(), server.management_addr());

@@ -9,12 +9,7 @@ use omniroute::snapshot::{Snapshot, Strategy};
 use serde_json::json;
 
 async fn two_accounts(change: impl FnOnce(&mut Snapshot)) -> (Vendor, Served) {
-    let vendor = Vendor::start().await;
-    let setup = Setup::new().provider("one", &vendor.base_url()).connection("one", "a", 1).connection("one", "b", 2).combo(
-        "assistant",
-        Strategy::Priority,
-        &["one/m1"],
-    );
+    let (vendor, setup) = Setup::two_accounts().await;
     (vendor, setup.change(change).start())
 }
 

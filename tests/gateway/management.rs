@@ -2,25 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Reply, Setup, Vendor, call, request};
+use crate::support::{Reply, Setup, call, request};
 use bytes::Bytes;
 use http_body_util::Full;
-use omniroute::snapshot::{AuthMode, Strategy};
+use omniroute::snapshot::AuthMode;
 use serde_json::{Value, json};
-
-async fn setup() -> (Vendor, Setup) {
-    let vendor = Vendor::start().await;
-    let setup = Setup::new().provider("one", &vendor.base_url()).connection("one", "a", 1).connection("one", "b", 2).combo(
-        "assistant",
-        Strategy::Priority,
-        &["one/m1"],
-    );
-    (vendor, setup)
-}
 
 #[tokio::test]
 async fn probes_and_metrics_need_no_key_everything_else_does() {
-    let (_vendor, setup) = setup().await;
+    let (_vendor, setup) = Setup::two_accounts().await;
     let served = setup.start();
     let ask = async |path: &str, key: Option<&str>| {
         let mut request = http::Request::builder().uri(path);
@@ -49,7 +39,7 @@ async fn probes_and_metrics_need_no_key_everything_else_does() {
 
 #[tokio::test]
 async fn without_auth_reading_is_free_on_loopback_and_clearing_is_not() {
-    let (_vendor, setup) = setup().await;
+    let (_vendor, setup) = Setup::two_accounts().await;
     let served = setup.change(|s| s.settings.auth = AuthMode::None).start();
     let ask = async |method: &str| {
         let request = http::Request::builder().method(method).uri("/api/resilience/cooldowns");
@@ -60,7 +50,7 @@ async fn without_auth_reading_is_free_on_loopback_and_clearing_is_not() {
 
 #[tokio::test]
 async fn state_is_conditional_and_can_be_waited_for() {
-    let (vendor, setup) = setup().await;
+    let (vendor, setup) = Setup::two_accounts().await;
     vendor.script("a", [Reply::error(429, "slow").header("retry-after", 60)]);
     let served = setup.start();
     let first = served.manage("GET", "/state", "").await;
@@ -84,7 +74,7 @@ async fn state_is_conditional_and_can_be_waited_for() {
 
 #[tokio::test]
 async fn cooldowns_are_listed_and_cleared_and_terminal_states_stay() {
-    let (vendor, setup) = setup().await;
+    let (vendor, setup) = Setup::two_accounts().await;
     vendor.script("a", [Reply::error(429, "slow").header("retry-after", 60)]);
     let dead = json!({"error": {"message": "This key has been revoked", "type": "invalid_request_error", "code": "account_deactivated"}});
     vendor.script("b", [Reply::new(401, dead)]);
@@ -103,7 +93,7 @@ async fn cooldowns_are_listed_and_cleared_and_terminal_states_stay() {
 
 #[tokio::test]
 async fn a_locked_model_is_listed_and_unlocked() {
-    let (vendor, setup) = setup().await;
+    let (vendor, setup) = Setup::two_accounts().await;
     vendor.script(
         "a",
         [Reply::new(
@@ -123,7 +113,7 @@ async fn a_locked_model_is_listed_and_unlocked() {
 
 #[tokio::test]
 async fn configuration_is_written_in_resources_only() {
-    let (_vendor, setup) = setup().await;
+    let (_vendor, setup) = Setup::two_accounts().await;
     let served = setup.start();
     for (method, path, kind) in [
         ("PATCH", "/api/resilience", "ResilienceSettings"),
@@ -143,7 +133,7 @@ async fn configuration_is_written_in_resources_only() {
 
 #[tokio::test]
 async fn metrics_follow_the_traffic_and_stay_bounded_whatever_clients_send() {
-    let (vendor, setup) = setup().await;
+    let (vendor, setup) = Setup::two_accounts().await;
     vendor.script("a", [Reply::error(503, "later"), Reply::chat("a")]);
     let served = setup.start();
     served.chat("assistant").await;
@@ -177,7 +167,7 @@ async fn metrics_follow_the_traffic_and_stay_bounded_whatever_clients_send() {
 
 #[tokio::test]
 async fn combos_count_requests_and_targets() {
-    let (vendor, setup) = setup().await;
+    let (vendor, setup) = Setup::two_accounts().await;
     vendor.script("a", [Reply::error(500, "broken")]);
     let served = setup.start();
     served.chat("assistant").await;
@@ -190,7 +180,7 @@ async fn combos_count_requests_and_targets() {
 
 #[tokio::test]
 async fn limits_that_a_provider_states_are_shown() {
-    let (vendor, setup) = setup().await;
+    let (vendor, setup) = Setup::two_accounts().await;
     let reply = Reply::chat("a")
         .header("x-ratelimit-limit-requests", 60)
         .header("x-ratelimit-remaining-requests", 59)

@@ -212,6 +212,13 @@ impl Setup {
         Self(snapshot)
     }
 
+    /// The accounts `a` and `b` of one provider behind the combo `assistant`.
+    pub async fn two_accounts() -> (Vendor, Self) {
+        let vendor = Vendor::start().await;
+        let setup = Self::new().provider("one", &vendor.base_url()).connection("one", "a", 1).connection("one", "b", 2);
+        (vendor, setup.combo("assistant", Strategy::Priority, &["one/m1"]))
+    }
+
     pub fn provider(mut self, name: &str, base_url: &str) -> Self {
         let mut provider = Provider {
             name: name.to_owned(),
