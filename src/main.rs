@@ -4,8 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-// The allocator of musl takes a lock each time. That of glibc stays: beside it mimalloc made no difference that `omniroute bench` could tell
-// from chance.
+// The allocator of musl takes a lock each time; that of glibc needs no replacement.
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
