@@ -25,6 +25,7 @@ use super::pipeline::{Context, Elsewhere, Purpose, Shared};
 use super::queue::Pass;
 use super::relay;
 use super::upstream::{Call, Collected, SendError, UpstreamBody, collect, decode, headers};
+use crate::api::time::EpochMs;
 use crate::classify::{self, Attempt, Failover, Reason, Scope, TransportError, Verdict};
 use crate::protocol::quality::{Expectations, QualityFailure, ValidateResponse, check_answer};
 use crate::protocol::scan::splice_model;
@@ -124,7 +125,12 @@ pub(super) async fn run(context: &Context, dispatch: &Dispatch, reserved: Option
         return Outcome::Refused(Exclusion::of(ExclusionReason::Unavailable));
     };
     let combo = dispatch.combo.and_then(|index| loaded.snapshot.combos.get(index));
-    let (turn, waited) = turn(account, combo, reserved.is_some(), elsewhere).await;
+    let (turn, waited) = turn(account, combo, reserved.is_some(), dispatch.ends, elsewhere).await;
+    // Waiting for a turn is no part of the target's time; of the whole request's it is.
+    let deadline = dispatch.deadline.plus(waited).min(dispatch.ends);
+    if waited > 0 && deadline <= clock::now() {
+        return target_timeout(context, account, provider, dispatch, Duration::from_millis(waited));
+    }
     let pass = match reserved {
         Some(pass) => Some(pass),
         None => match gates(&context.shared, account, dispatch).map(|gated| (gated.queue.try_pass(&gated.wants), gated)) {
@@ -156,8 +162,7 @@ pub(super) async fn run(context: &Context, dispatch: &Dispatch, reserved: Option
     let begun = Instant::now();
     let running = Running { context, loaded, account, provider, dispatch, slot, begun };
     let total = Some(provider.timeouts.total_ms).filter(|ms| *ms > 0).map_or(Duration::MAX, Duration::from_millis);
-    // Waiting for a turn is no part of the target's time.
-    let limit = Duration::from_millis(dispatch.deadline.plus(waited).since(clock::now())).min(total);
+    let limit = Duration::from_millis(deadline.since(clock::now())).min(total);
     let execution = account.limits.execution().filter(|execution| *execution < limit);
     let mut unsettled = Unsettled { account, metrics: context.shared.gateway().metrics(), armed: true };
     let timed = tokio::time::timeout(execution.unwrap_or(limit), running.exchange(permit, elsewhere)).await;
@@ -176,10 +181,10 @@ pub(super) async fn run(context: &Context, dispatch: &Dispatch, reserved: Option
     }
 }
 
-/// The turn of a combo that shares the account's quota, and how long that took, milliseconds. Without a turn in time the request goes on: the
-/// caps of the connection hold anyway. Who holds a slot already does not keep it idle.
-async fn turn(account: &Account, combo: Option<&Combo>, has_slot: bool, elsewhere: &mut Elsewhere) -> (Option<Pass>, u64) {
-    let Some(gated) = account.limits.turn(combo) else { return (None, 0) };
+/// The turn of a combo that shares the account's quota, waited for until `ends` at the latest, and how long that took, milliseconds. Without a
+/// turn in time the request goes on: the caps of the connection hold anyway. Who holds a slot already does not keep it idle.
+async fn turn(account: &Account, combo: Option<&Combo>, has_slot: bool, ends: EpochMs, elsewhere: &mut Elsewhere) -> (Option<Pass>, u64) {
+    let Some(gated) = account.limits.turn(combo).map(|gated| gated.until(ends, clock::now())) else { return (None, 0) };
     if has_slot {
         return (gated.queue.try_pass(&gated.wants).ok(), 0);
     }

@@ -306,7 +306,7 @@ impl Engine {
 /// The first slot that any of them gets, by position.
 async fn first_slot(capped: &[Capped]) -> Result<(usize, Pass), QueueError> {
     let place = |(at, capped): (usize, &Capped)| {
-        let Gated { queue, wants, patience } = capped.gated.clone();
+        let Gated { queue, wants, patience } = capped.gated.clone().until(capped.dispatch.ends, clock::now());
         async move { (at, queue.pass(&wants, patience).await) }
     };
     let mut queues: FuturesUnordered<_> = capped.iter().enumerate().map(place).collect();

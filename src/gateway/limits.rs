@@ -37,6 +37,15 @@ pub struct Gated {
     pub patience: Patience,
 }
 
+impl Gated {
+    /// The same for a request whose time is over at `ends`.
+    #[must_use]
+    pub fn until(mut self, ends: EpochMs, now: EpochMs) -> Self {
+        self.patience.max_wait = self.patience.max_wait.min(Duration::from_millis(ends.since(now)));
+        self
+    }
+}
+
 impl Limits {
     /// Works out the gates of a connection.
     #[must_use]

@@ -1,7 +1,9 @@
 //! Combos with `quotaShare`: accounts take turns by weight, and a request waits for its turn on the account that was chosen.
 
-use crate::support::{Reply, Served, Setup, Vendor};
-use omniroute::snapshot::{Snapshot, Strategy};
+use std::time::{Duration, Instant};
+
+use crate::support::{Got, Reply, Served, Setup, Vendor};
+use omniroute::snapshot::{Combo, Snapshot, Strategy};
 
 async fn shared(change: impl FnOnce(&mut Snapshot)) -> (Vendor, Served) {
     let vendor = Vendor::start().await;
@@ -49,6 +51,50 @@ async fn a_request_waits_for_its_turn_instead_of_moving_on() {
     vendor.script("a", [Reply::chat("a").after(300)]);
     assert_eq!(two_at_once(&vendor, &served).await, ("a".to_owned(), "a".to_owned()));
     assert_eq!(vendor.calls(), ["a", "a"]);
+}
+
+/// A request of another combo holds the only turn when one comes whose combo has a deadline.
+async fn late(vendor: &Vendor, served: &Served) -> Got {
+    let holder = async {
+        let _ = served.chat("holder").await;
+        std::future::pending::<Got>().await
+    };
+    let late = async {
+        vendor.called(1).await;
+        served.chat("shared").await
+    };
+    tokio::select! {
+        got = holder => got,
+        got = late => got,
+    }
+}
+
+fn a_deadline(total_ms: u64) -> impl FnOnce(&mut Snapshot) {
+    move |s| {
+        one_slot_and_a_fallback(s);
+        s.connections.truncate(1);
+        let holder = Combo { name: "holder".to_owned(), model_names: vec!["holder".to_owned()], ..s.combos[0].clone() };
+        s.combos.push(holder);
+        s.combos[0].total_timeout_ms = total_ms;
+    }
+}
+
+#[tokio::test]
+async fn no_turn_is_waited_for_beyond_the_time_of_the_request() {
+    let (vendor, served) = shared(a_deadline(300)).await;
+    vendor.script("a", [Reply::chat("a").after(20_000)]);
+    let got = late(&vendor, &served).await;
+    assert_eq!((got.status, got.code().as_str(), vendor.calls().len()), (504, "COMBO_TIMEOUT", 1), "{}", got.text());
+}
+
+#[tokio::test]
+async fn the_time_of_the_request_holds_whatever_the_turn_took() {
+    let (vendor, served) = shared(a_deadline(3_000)).await;
+    vendor.script("a", [Reply::chat("a").after(2_000), Reply::chat("a").after(20_000)]);
+    let begin = Instant::now();
+    let got = late(&vendor, &served).await;
+    assert_eq!((got.status, got.code().as_str(), vendor.calls().len()), (504, "COMBO_TIMEOUT", 2), "{}", got.text());
+    assert!(begin.elapsed() < Duration::from_millis(4_500), "{:?}", begin.elapsed());
 }
 
 #[tokio::test]

@@ -104,6 +104,8 @@ pub struct Dispatch {
     /// The attempt must commit before this instant.
     pub deadline: EpochMs,
     /// The connection rests by a computed cooldown that this request set itself: the ledger's gate is not asked again.
+    /// The time of the whole request is over at this instant: nothing that is waited for before the attempt carries its deadline beyond it.
+    pub ends: EpochMs,
     pub ignores_rest: bool,
     /// The one hop of the emergency fallback: the answer says so in a header.
     pub emergency: bool,

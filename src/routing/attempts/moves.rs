@@ -116,7 +116,8 @@ impl Walk {
         }
         running.leaf.provider.accounts.dispatched(&running.connection, now);
         let starts = now.plus(delay_ms);
-        let deadline = starts.plus(self.target_timeout_ms).min(self.request.received.plus(self.total_ms)).max(starts.plus(1));
+        let ends = self.request.received.plus(self.total_ms).max(starts.plus(1));
+        let deadline = starts.plus(self.target_timeout_ms).min(ends);
         // A model that a combo names beside its targets is asked under that combo's rules.
         let combo = running.combo.or_else(|| self.combo());
         let step = Dispatch {
@@ -129,6 +130,7 @@ impl Walk {
             attempt: self.dispatched,
             hop,
             delay_ms,
+            ends,
             deadline,
             ignores_rest,
             emergency: running.emergency,
