@@ -159,6 +159,7 @@ pub(super) async fn run(context: &Context, dispatch: &Dispatch, reserved: Option
         Ok(lease) => Holds { _slot: slot.clone(), _turn: turn, lease },
         Err(error) => return Outcome::Fenced(error),
     };
+    context.shared.loaded.router.dispatched(dispatch, clock::now());
     let begun = Instant::now();
     let running = Running { context, loaded, account, provider, dispatch, slot, begun };
     let total = Some(provider.timeouts.total_ms).filter(|ms| *ms > 0).map_or(Duration::MAX, Duration::from_millis);

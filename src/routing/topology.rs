@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::accounts::Accounts;
+use super::attempts::Dispatch;
 use super::expand::{Nesting, ordered_targets};
 use super::latency::Speed;
 use super::live::{Exclusion, ExclusionReason, Live};
@@ -185,6 +186,13 @@ impl Router {
         }
         if let (Some(node), Some(quota)) = (self.connection(connection), quota::from_headers(header, now)) {
             node.quota.learn(quota);
+        }
+    }
+
+    /// Notes for the choice among the connections of a provider that a dispatch is made. One that was refused before is no use of its connection.
+    pub fn dispatched(&self, dispatch: &Dispatch, now: EpochMs) {
+        if let Some(provider) = self.providers.get(&*dispatch.provider_name) {
+            provider.accounts.dispatched(&dispatch.connection, now);
         }
     }
 

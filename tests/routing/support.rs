@@ -325,6 +325,7 @@ impl Bench {
                 }
                 Step::Dispatch(dispatch) => {
                     self.now = self.now.plus(dispatch.delay_ms);
+                    self.router.dispatched(&dispatch, self.now);
                     outcome.calls.push(dispatch.connection.name.to_string());
                     outcome.labels.push(dispatch.label.to_string());
                     outcome.hops.push(dispatch.hop);

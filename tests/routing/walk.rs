@@ -433,6 +433,22 @@ fn account_strategies() {
 }
 
 #[test]
+fn a_dispatch_that_was_refused_is_no_use_of_its_account() {
+    let router = router(accounts(&["a", "b"], AccountStrategy::LeastUsed));
+    let next = |sent: bool| {
+        let mut walk = Walk::new(&router, &router.resolve("c"), "c", chat()).unwrap();
+        let Step::Dispatch(dispatch) = walk.next(&World::default(), START, &mut Seeded(1)) else { panic!("all are open") };
+        if sent {
+            router.dispatched(&dispatch, START);
+        } else {
+            walk.refused_locally(Exclusion::of(ExclusionReason::ConcurrencyCap), None);
+        }
+        dispatch.connection.name.to_string()
+    };
+    assert_eq!([next(true), next(false), next(false), next(true), next(true)], ["a", "b", "b", "b", "a"]);
+}
+
+#[test]
 fn the_latency_term_prefers_the_faster_account() {
     let run = |weight| {
         let mut s = accounts(&["slow", "fast"], AccountStrategy::P2C);

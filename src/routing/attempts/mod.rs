@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! loop { match walk.next(live, now, rng) {
-//!     Dispatch(d) => { sleep d.delay_ms; dispatch; walk.succeeded(..) and return, or walk.failed(..), or walk.refused_locally(..) }
+//!     Dispatch(d) => { sleep d.delay_ms; router.dispatched(d) and dispatch; walk.succeeded(..) and return, or walk.failed(..) }
+//!     or, when nothing could be sent, walk.refused_locally(..)
 //!     Wait { ms, .. } => sleep ms
 //!     Stop(answer) => return answer
 //!     // In place of the last two, a slot may come first that some dispatch lacked: walk.slot_free(dispatch)
@@ -103,9 +104,9 @@ pub struct Dispatch {
     pub delay_ms: u64,
     /// The attempt must commit before this instant.
     pub deadline: EpochMs,
-    /// The connection rests by a computed cooldown that this request set itself: the ledger's gate is not asked again.
     /// The time of the whole request is over at this instant: nothing that is waited for before the attempt carries its deadline beyond it.
     pub ends: EpochMs,
+    /// The connection rests by a computed cooldown that this request set itself: the ledger's gate is not asked again.
     pub ignores_rest: bool,
     /// The one hop of the emergency fallback: the answer says so in a header.
     pub emergency: bool,

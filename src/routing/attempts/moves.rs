@@ -114,7 +114,6 @@ impl Walk {
             Some((.., count)) => *count += 1,
             None => self.counts.push((running.connection.index, running.leaf.model.clone(), 1)),
         }
-        running.leaf.provider.accounts.dispatched(&running.connection, now);
         let starts = now.plus(delay_ms);
         let ends = self.request.received.plus(self.total_ms).max(starts.plus(1));
         let deadline = starts.plus(self.target_timeout_ms).min(ends);
@@ -130,8 +129,8 @@ impl Walk {
             attempt: self.dispatched,
             hop,
             delay_ms,
-            ends,
             deadline,
+            ends,
             ignores_rest,
             emergency: running.emergency,
             combo,
