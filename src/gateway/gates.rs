@@ -135,6 +135,9 @@ pub struct Gates {
     next_ticket: u64,
     /// Waiters with smaller tickets have waited for long: each gate counts them.
     aged_before: u64,
+    /// Idle gates are dropped when there are more gates than this: twice as many as the last sweep left, so that a sweep costs each gate that
+    /// was made since the same.
+    sweep_beyond: usize,
     /// How often a waiter's gates were looked at.
     #[cfg(test)]
     pub(super) looked: usize,
@@ -189,8 +192,11 @@ impl Gates {
                 gate.used = gate.used.saturating_sub(1);
             }
         }
-        if self.gates.len() > MAX_IDLE {
+        if self.gates.len() > self.sweep_beyond.max(MAX_IDLE) {
+            #[cfg(test)]
+            (self.looked += self.gates.len());
             self.gates.retain(|_, gate| !gate.is_idle(now));
+            self.sweep_beyond = 2 * self.gates.len();
         }
     }
 
@@ -409,6 +415,30 @@ mod tests {
         gates.leave(&a, late);
         assert_eq!(gates.pump(late).0, tickets[..1]);
         assert_eq!(gates.looked, N);
+    }
+
+    #[test]
+    fn idle_gates_are_dropped_at_a_cost_that_does_not_grow_with_their_number() {
+        const N: usize = 8 * MAX_IDLE;
+        let mut gates = Gates::default();
+        let busy: Vec<_> = (0..N).map(|n| wants([slots(&n.to_string(), 2)])).collect();
+        for want in &busy {
+            gates.try_enter(want, NOW).unwrap();
+        }
+        gates.looked = 0;
+        for want in &busy {
+            gates.try_enter(want, NOW).unwrap();
+            gates.leave(want, NOW);
+        }
+        assert!(gates.looked <= 3 * N, "{} for {N} requests", gates.looked);
+        let late = NOW.plus(MINUTE_MS);
+        busy.iter().for_each(|want| gates.leave(want, late));
+        for n in N..3 * N {
+            let other = wants([slots(&n.to_string(), 2)]);
+            gates.try_enter(&other, late).unwrap();
+            gates.leave(&other, late.plus(MINUTE_MS));
+        }
+        assert!(gates.gates.len() <= 2 * N + 1, "{}", gates.gates.len());
     }
 
     #[test]
