@@ -202,6 +202,24 @@ fn gates(shared: &Shared, account: &Account, dispatch: &Dispatch) -> Option<Gate
     account.limits.of(&dispatch.model, &dispatch.target, combo, empty)
 }
 
+/// Sends a call of an attempt, `once` if the client wants no more than that, and learns what the answer's head says about limits.
+async fn send(
+    shared: &Shared,
+    account: &Account,
+    dispatch: &Dispatch,
+    call: Call<'_>,
+    once: bool,
+    elsewhere: &mut Elsewhere,
+) -> Result<Response<UpstreamBody>, SendError> {
+    let limit = call.response_start;
+    let response = lane::send(&shared.worker.client, account, call, once, limit, elsewhere, shared.gateway().metrics()).await?;
+    let (headers, now) = (response.headers(), clock::now());
+    account.learned.read(headers, now);
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    shared.loaded.router.learn_quota(dispatch.connection.index, header, now);
+    Ok(response)
+}
+
 /// The target's time is over. This says nothing about the connection: nothing is recorded (routing spec 5.8).
 fn target_timeout(context: &Context, account: &Account, provider: &Provider, dispatch: &Dispatch, limit: Duration) -> Outcome {
     let history = context.shared.gateway().ledger().history(&account.cell, Some(&dispatch.model), clock::now());
@@ -252,16 +270,7 @@ struct Running<'a> {
 impl Running<'_> {
     async fn exchange(self, permit: Permit, elsewhere: &mut Elsewhere) -> Outcome {
         let context = self.context;
-        let (client, metrics) = (&context.shared.worker.client, context.shared.gateway().metrics());
-        let sent =
-            lane::send(client, self.account, self.call(), context.shared.single_call, self.response_start(), elsewhere, metrics).await;
-        if let Ok(response) = &sent {
-            let (headers, now) = (response.headers(), clock::now());
-            self.account.learned.read(headers, now);
-            let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-            self.context.shared.loaded.router.learn_quota(self.dispatch.connection.index, header, now);
-        }
-        match sent {
+        match send(&context.shared, self.account, self.dispatch, self.call(), context.shared.single_call, elsewhere).await {
             Err(error) => self.no_answer(permit, &error),
             // Boxed, so that a request carries room only for what it takes.
             Ok(response) if !response.status().is_success() => Box::pin(self.error_answer(permit, response, elsewhere)).await,

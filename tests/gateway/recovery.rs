@@ -164,6 +164,18 @@ async fn an_answer_to_the_second_request_counts_as_the_attempts_own() {
 }
 
 #[tokio::test]
+async fn what_a_second_answer_says_about_limits_is_learned() {
+    for setting in [reopening as fn(&mut Snapshot), continuing] {
+        let limited = good().header("x-ratelimit-limit-requests", "60").header("x-ratelimit-remaining-requests", "7");
+        let world = World::new([Answer::fault(FaultKind::Cut, 3), limited], setting).await;
+        assert_eq!(world.stream(CHAT).await.status, 200);
+        assert_eq!(world.asked(), (2, 0));
+        let learned = world.served.manage("GET", "/api/rate-limits", "").await.text();
+        assert!(learned.contains("\"limit\":60") && learned.contains("\"remaining\":7"), "{learned}");
+    }
+}
+
+#[tokio::test]
 async fn a_second_request_passes_the_gates_of_the_first() {
     let world = World::new([Answer::fault(FaultKind::Cut, 3), good()], |s| {
         reopening(s);

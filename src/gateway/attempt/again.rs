@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use http::HeaderMap;
 
-use super::{SharedPermit, gates};
+use super::{SharedPermit, gates, send};
 use crate::gateway::admission::Buffered;
 use crate::gateway::clock;
 use crate::gateway::config::{Account, Loaded};
-use crate::gateway::lane;
 use crate::gateway::metrics::RecoveryKind;
 use crate::gateway::pipeline::{Context, Elsewhere, Shared};
 use crate::gateway::queue::Pass;
@@ -125,17 +124,9 @@ impl Rest {
         };
         // The gateway's own time was counted when the answer began.
         let mut elsewhere = Elsewhere::default();
-        let response = lane::send(
-            &self.again.shared.worker.client,
-            account,
-            call,
-            false,
-            self.response_start,
-            &mut elsewhere,
-            self.again.shared.gateway().metrics(),
-        )
-        .await
-        .map_err(|error| ResumeError::Broken(error.message))?;
+        let response = send(&self.again.shared, account, &self.again.dispatch, call, false, &mut elsewhere)
+            .await
+            .map_err(|error| ResumeError::Broken(error.message))?;
         let (parts, body) = response.into_parts();
         let content_type = parts.headers.get(http::header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         match parts.status.as_u16() {

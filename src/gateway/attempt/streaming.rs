@@ -9,11 +9,10 @@ use http::{HeaderMap, Response, StatusCode};
 use http_body_util::BodyExt;
 
 use super::again::{Again, Rest};
-use super::{Evidence, Outcome, Running, millis, record_failure, record_success, shown};
+use super::{Evidence, Outcome, Running, millis, record_failure, record_success, send, shown};
 use crate::classify::TransportError;
 use crate::gateway::BoxError;
 use crate::gateway::body::Body;
-use crate::gateway::lane;
 use crate::gateway::metrics::{Origin, RecoveryKind};
 use crate::gateway::pipeline::{Elsewhere, Shared};
 use crate::gateway::relay::{
@@ -135,18 +134,7 @@ impl Running<'_> {
                 again.settled(RecoveryKind::Reopen, Recovered::Refused);
                 return Err(Box::new(self.broken(again, broken)));
             }
-            let client = &self.context.shared.worker.client;
-            match lane::send(
-                client,
-                self.account,
-                self.call(),
-                false,
-                self.response_start(),
-                elsewhere,
-                self.context.shared.gateway().metrics(),
-            )
-            .await
-            {
+            match send(&self.context.shared, self.account, self.dispatch, self.call(), false, elsewhere).await {
                 Ok(response) if response.status().is_success() => return Ok(response),
                 Ok(response) => {
                     again.settled(RecoveryKind::Reopen, Recovered::No);
