@@ -1,6 +1,8 @@
 //! The road of a request: accounts and targets take over from one another, what rests is skipped, and the answer says so when all rest.
 
-use crate::support::{Reply, Setup, Vendor};
+use crate::support::{Reply, Setup, Vendor, request};
+use bytes::Bytes;
+use http_body_util::Full;
 use omniroute::snapshot::Strategy;
 use serde_json::json;
 
@@ -160,6 +162,29 @@ async fn the_answer_of_the_one_call_comes_as_it_is() {
             .start();
         let got = served.only_once("assistant").await;
         assert_eq!((got.status, got.text().as_str(), got.header("x-omniroute-origin")), (status, body, Some("provider")));
+        assert_eq!((one.calls().len(), two.calls().len()), (1, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_is_none_comes_as_it_is_to_who_asked_for_one_call() {
+    let begin = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\"}}]}\n\n";
+    let error = "data: {\"error\":{\"message\":\"house on fire\",\"code\":500}}\n\n";
+    let stop = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+    for (body, kind) in [
+        (format!("{begin}{error}"), "text/event-stream"),
+        (format!("{begin}{stop}"), "text/event-stream"),
+        (begin.to_owned(), "text/event-stream"),
+        (r#"{"error":{"message":"house on fire"}}"#.to_owned(), "application/json"),
+        (r#"{"half":"an answer"}"#.to_owned(), "application/json"),
+    ] {
+        let (one, two, setup) = two_vendors().await;
+        one.script("a", [Reply::new(200, &body).header("content-type", kind).header("x-vendor", "v")]);
+        let served = setup.start();
+        let once = request("POST", "/v1/chat/completions", "client").header("x-omniroute-fallback", "none");
+        let asked = json!({"model": "assistant", "stream": true, "messages": []}).to_string();
+        let got = served.send(once.body(Full::new(Bytes::from(asked))).unwrap()).await;
+        assert_eq!((got.status, got.text(), got.header("content-type"), got.header("x-vendor")), (200, body, Some(kind), Some("v")));
         assert_eq!((one.calls().len(), two.calls().len()), (1, 0));
     }
 }

@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use http::header::CONTENT_ENCODING;
 use http::response::Parts;
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::BodyExt;
@@ -160,15 +161,17 @@ impl Running<'_> {
         }
     }
 
-    fn stream_failed(&self, permit: Permit, status: StatusCode, headers: &HeaderMap, failure: StreamFailure) -> Outcome {
-        let evidence = Evidence {
-            status: status.as_u16(),
-            headers: Some(headers),
-            body: &failure.body,
-            transport: failure.transport,
-            via_proxy: false,
-        };
-        self.fail(permit, evidence, failure.message, None)
+    fn stream_failed(&self, permit: Permit, status: StatusCode, given: &HeaderMap, failure: StreamFailure) -> Outcome {
+        let kept = failure.whole.and_then(|whole| {
+            let mut shown = headers::down(given);
+            if whole.decoded {
+                shown.remove(CONTENT_ENCODING);
+            }
+            self.as_it_is(status, shown, &whole.bytes(), whole.room)
+        });
+        let evidence =
+            Evidence { status: status.as_u16(), headers: Some(given), body: &failure.body, transport: failure.transport, via_proxy: false };
+        self.fail(permit, evidence, failure.message, kept)
     }
 
     fn served(&self, status: StatusCode, headers: HeaderMap, body: Body) -> Outcome {

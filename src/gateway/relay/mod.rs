@@ -10,6 +10,7 @@ mod source;
 mod trail;
 mod watchdog;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ pub use body::StreamBody;
 pub use opening::open_stream;
 pub use recovery::{Answer, MAX_RECOVERIES, Recovered, Resume, ResumeError};
 
-use super::admission::Buffers;
+use super::admission::{Buffered, Buffers};
 use super::body::Chained;
 use super::upstream::UpstreamBody;
 use crate::classify::TransportError;
@@ -123,7 +124,7 @@ pub enum Opened<B = UpstreamBody> {
 }
 
 /// A stream that failed before its first content. Also what [`crate::classify::Attempt`] needs to know.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub struct StreamFailure {
     /// How it failed; `None` for an error that the provider stated, which is in `body`.
     pub transport: Option<TransportError>,
@@ -133,6 +134,29 @@ pub struct StreamFailure {
     pub body: Bytes,
     /// What happened, for people.
     pub message: String,
+    /// What the provider had answered, where it has ended its answer itself: for clients that want it as it is.
+    pub whole: Option<Whole>,
+}
+
+/// A whole answer that is no stream to go on with.
+#[derive(Debug, Default)]
+pub struct Whole {
+    frames: VecDeque<Bytes>,
+    /// Their share of the memory that all bodies may use.
+    pub room: Option<Buffered>,
+    /// It came compressed, and is not any more.
+    pub decoded: bool,
+}
+
+impl Whole {
+    /// Its bytes in one piece.
+    #[must_use]
+    pub fn bytes(&self) -> Bytes {
+        match self.frames.front() {
+            Some(only) if self.frames.len() == 1 => only.clone(),
+            _ => self.frames.iter().flat_map(|frame| frame.iter().copied()).collect(),
+        }
+    }
 }
 
 impl StreamFailure {

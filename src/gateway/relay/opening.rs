@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::source::{Source, Step};
 use super::trail::Trail;
-use super::{FOREVER, Hooks, Opened, StreamBody, StreamFailure, StreamPolicy};
+use super::{FOREVER, Hooks, Opened, StreamBody, StreamFailure, StreamPolicy, Whole};
 use crate::classify::TransportError;
 use crate::gateway::admission::{Buffered, Buffers};
 use crate::gateway::body::Chained;
@@ -45,6 +45,11 @@ impl Held {
         }
         self.frames.push_back(bytes);
         fits
+    }
+
+    /// All of it, when nothing comes after it.
+    fn whole(self, decoded: bool) -> Whole {
+        Whole { frames: self.frames, room: self.room, decoded }
     }
 
     /// The next of it; at its end the memory is given back.
@@ -99,7 +104,7 @@ where
         let release = *first_bytes.get_or_insert(now) + policy.hold;
         let fits = held.push(std::mem::take(&mut step.bytes), &hooks.buffers);
         match decide(&step, source.facts(), policy.empty_stop_is_valid, now >= release) {
-            Decision::Fail(failure) => return Opened::Failed(failure),
+            Decision::Fail(failure) => return Opened::Failed(StreamFailure { whole: Some(held.whole(source.is_rewritten())), ..failure }),
             Decision::Hold if fits => {
                 if step.commits && !so_far.commits {
                     deadline.as_mut().reset(release);
@@ -124,7 +129,7 @@ fn decide(step: &Step, facts: &StreamFacts, empty_stop_is_valid: bool, released:
     }
     if let Some(error) = &step.error {
         let message = if step.commits { "the stream broke off with an error" } else { "the stream began with an error" }.to_owned();
-        return Decision::Fail(StreamFailure { transport: None, code: "upstream_error", body: error.clone(), message });
+        return Decision::Fail(StreamFailure { transport: None, code: "upstream_error", body: error.clone(), message, whole: None });
     }
     if step.terminal || (step.eof && facts.is_complete()) {
         return match check_stream_end(facts, empty_stop_is_valid) {
@@ -134,6 +139,7 @@ fn decide(step: &Step, facts: &StreamFacts, empty_stop_is_valid: bool, released:
                 code: "upstream_empty_response",
                 body: Bytes::new(),
                 message: failure.to_string(),
+                whole: None,
             }),
         };
     }
@@ -150,6 +156,7 @@ fn decide(step: &Step, facts: &StreamFacts, empty_stop_is_valid: bool, released:
             code: "STREAM_EARLY_EOF",
             body: Bytes::new(),
             message: message.to_owned(),
+            whole: None,
         });
     }
     Decision::Hold
@@ -171,21 +178,27 @@ where
             return Opened::Unchecked(Chained::new((prefix, room), rest, policy.idle, policy.ends()));
         }
     };
-    let bytes = match decode(headers, &bytes, MAX_JSON) {
-        Ok(decoded) => decoded.unwrap_or(bytes),
+    let (bytes, decoded) = match decode(headers, &bytes, MAX_JSON) {
+        Ok(decoded) => (decoded.clone().unwrap_or(bytes), decoded.is_some()),
         Err(error) => return failed(Some(TransportError::Quality), "upstream_bad_response", error.to_string()),
     };
     if is_error(&bytes) {
         let message = "the provider answered with an error inside a success status".to_owned();
-        return Opened::Failed(StreamFailure { transport: None, code: "upstream_error", body: bytes, message });
+        let whole = Some(Whole { frames: VecDeque::from([bytes.clone()]), room, decoded });
+        return Opened::Failed(StreamFailure { transport: None, code: "upstream_error", body: bytes, message, whole });
     }
     let Some(frames) = as_stream(policy.dialect, &bytes) else {
         let message = format!("the provider answered a streamed request with a JSON body that is no {} answer", policy.dialect.name());
-        return failed(Some(TransportError::Quality), "upstream_bad_response", message);
+        let whole = Some(Whole { frames: VecDeque::from([bytes]), room, decoded });
+        let (transport, code) = (Some(TransportError::Quality), "upstream_bad_response");
+        return Opened::Failed(StreamFailure { transport, code, body: Bytes::new(), message, whole });
     };
     let (source, mut step) = Source::of_whole(frames.into(), policy.dialect);
     match decide(&step, source.facts(), policy.empty_stop_is_valid, true) {
-        Decision::Fail(failure) => Opened::Failed(failure),
+        Decision::Fail(failure) => {
+            let whole = Some(Whole { frames: VecDeque::from([bytes]), room, decoded });
+            Opened::Failed(StreamFailure { whole, ..failure })
+        }
         Decision::Hold | Decision::Commit => {
             let held = Held { frames: VecDeque::from([std::mem::take(&mut step.bytes)]), bytes: 0, room };
             Opened::Committed(Box::new(StreamBody::new(source, held, step, policy, hooks)))
@@ -199,5 +212,5 @@ fn not_ready<B>(policy: StreamPolicy) -> Opened<B> {
 }
 
 fn failed<B>(transport: Option<TransportError>, code: &'static str, message: impl Into<String>) -> Opened<B> {
-    Opened::Failed(StreamFailure { transport, code, body: Bytes::new(), message: message.into() })
+    Opened::Failed(StreamFailure { transport, code, body: Bytes::new(), message: message.into(), whole: None })
 }
