@@ -58,7 +58,7 @@ pub struct ProviderSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["dialect"]))]
     pub endpoints: Vec<Endpoint>,
-    /// Query string that is appended to every request, without the question mark (`api-version=2024-10-21`). Without it: that of the preset.
+    /// Query string that is appended to every request, without the question mark (`api-version=2024-10-21`). Without it: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024), regex(pattern = r"^[^\s#?]+$"))]
     pub query: Option<String>,

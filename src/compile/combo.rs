@@ -107,22 +107,18 @@ fn one(
 ) -> Option<snapshot::Combo> {
     let strategy: Strategy = spec.strategy.into();
     let mut targets = Vec::new();
-    let mut used: BTreeMap<String, u32> = BTreeMap::new();
+    // Names that are given keep others from being made like them, wherever they stand.
+    let mut given: BTreeSet<&str> = BTreeSet::new();
+    let mut used: BTreeSet<String> = spec.targets.iter().filter_map(|t| t.name.clone()).collect();
     for (i, target) in spec.targets.iter().enumerate() {
         let Some(kind) = kind(name, i, target, index, snapshot, findings) else { continue };
-        let base = target.name.clone().unwrap_or_else(|| match &kind {
-            TargetKind::Model { provider, model, .. } => format!("{provider}/{model}"),
-            TargetKind::Combo { combo } => combo.clone(),
-        });
-        let count = used.entry(base.clone()).or_default();
-        *count += 1;
-        if *count > 1 && target.name.is_some() {
-            let message = format!("target name `{base}` stands twice: give each target its own `name`");
+        if let Some(name_of_target) = target.name.as_deref().filter(|name| !given.insert(name)) {
+            let message = format!("target name `{name_of_target}` stands twice: give each target its own `name`");
             findings.push(Finding::new((KIND, name), format!("spec.targets[{i}].name"), "DuplicateName", Severity::Error, message));
             continue;
         }
         targets.push(Target {
-            name: if *count > 1 { format!("{base}#{count}") } else { base },
+            name: target.name.clone().unwrap_or_else(|| made_name(&kind, &mut used)),
             kind,
             weight: unsigned(target.weight),
             fallback_only_on_quota_exhaustion: target.fallback_only_on_quota_exhaustion,
@@ -158,6 +154,21 @@ fn one(
     })
 }
 
+/// The name of a target that has none of its own: what it asks for, counted where that stands more than once.
+fn made_name(kind: &TargetKind, used: &mut BTreeSet<String>) -> String {
+    let base = match kind {
+        TargetKind::Model { provider, model, .. } => format!("{provider}/{model}"),
+        TargetKind::Combo { combo } => combo.clone(),
+    };
+    let mut name = base.clone();
+    let mut count = 1_u32;
+    while !used.insert(name.clone()) {
+        count += 1;
+        name = format!("{base}#{count}");
+    }
+    name
+}
+
 fn kind(
     name: &str,
     i: usize,
@@ -181,7 +192,7 @@ fn kind(
         problem("", "InvalidSpec", Severity::Error, "must have `provider` and `model`, or `combo` alone".to_owned());
         return None;
     };
-    known_model((name, &format!("spec.targets[{i}]")), (provider, model), index, snapshot, findings)?;
+    known_model((KIND, name, &format!("spec.targets[{i}]")), (provider, model), index, snapshot, findings)?;
     let mut problem = |field: &str, reason: &str, severity: Severity, message: String| {
         findings.push(Finding::new((KIND, name), format!("spec.targets[{i}]{field}"), reason, severity, message));
     };
@@ -218,16 +229,17 @@ fn kind(
     Some(TargetKind::Model { provider: provider.clone(), model: model.clone(), connections })
 }
 
-/// Whether a provider can be used; says so when it or its model is not known. `at` is the combo and the field.
+/// Whether a provider can be used; says so when it or its model is not known. The first is the kind, the
+/// name and the field that ask for it.
 pub(super) fn known_model(
-    (name, field): (&str, &str),
+    (kind, name, field): (&str, &str, &str),
     (provider, model): (&str, &str),
     index: &Index<'_>,
     snapshot: &Snapshot,
     findings: &mut Vec<Finding>,
 ) -> Option<()> {
     let mut problem = |member: &str, reason: &str, severity: Severity, message: String| {
-        findings.push(Finding::new((KIND, name), format!("{field}.{member}"), reason, severity, message));
+        findings.push(Finding::new((kind, name), format!("{field}.{member}"), reason, severity, message));
     };
     let Some(known) = snapshot.providers.iter().find(|p| p.name == *provider) else {
         let message = if index.providers.contains_key(provider) {

@@ -17,12 +17,12 @@ pub(super) fn check(name: &str, spec: &api::ComboSpec, index: &Index<'_>, snapsh
             findings.push(Finding::new((KIND, name), "spec.targets", "InvalidSpec", Severity::Error, message));
         }
         if let Some(judge) = &fusion.judge {
-            known_model((name, "spec.fusion.judge"), (&judge.provider, &judge.model), index, snapshot, findings)?;
+            known_model((KIND, name, "spec.fusion.judge"), (&judge.provider, &judge.model), index, snapshot, findings)?;
         }
     }
     if spec.strategy == Strategy::ContextRelay {
         if let Some(model) = &spec.handoff_model {
-            known_model((name, "spec.handoffModel"), (&model.provider, &model.model), index, snapshot, findings)?;
+            known_model((KIND, name, "spec.handoffModel"), (&model.provider, &model.model), index, snapshot, findings)?;
         }
         someone_hands_over(name, spec, snapshot, findings);
     }

@@ -84,6 +84,9 @@ pub fn compile(resources: &Resources, options: &Options) -> Compiled {
     let options = &*store::keyed(options, state_store.as_ref().map(|store| &store.url));
     let mut snapshot = Snapshot { schema_version: SCHEMA_VERSION, settings, state_store, ..Snapshot::default() };
     provider::compile(&index, options, &mut snapshot, &mut findings);
+    if let Some(gateway) = gateway {
+        emergency_fallback(gateway, &index, &snapshot, &mut findings);
+    }
     let grants = connection::compile(&index, options, &mut snapshot, &mut findings);
     combo::compile(&index, &mut snapshot, &mut findings);
     rule::compile(&index, &mut snapshot, &mut findings);
@@ -103,6 +106,16 @@ pub fn compile(resources: &Resources, options: &Options) -> Compiled {
     findings.sort();
     findings.dedup();
     Compiled { snapshot, findings, gateway: gateway.map(|g| g.name_any()), grants }
+}
+
+/// Says when the model of last resort is not there, which would be found out in the emergency.
+fn emergency_fallback(gateway: &api::ResilienceSettings, index: &Index<'_>, snapshot: &Snapshot, findings: &mut Vec<Finding>) {
+    let fallback = gateway.spec.emergency_fallback.as_ref().filter(|fallback| fallback.enabled == Some(true));
+    if let Some(target) = fallback.and_then(|fallback| fallback.target.as_ref()) {
+        let at = ("ResilienceSettings", &*gateway.name_any(), "spec.emergencyFallback.target");
+        // `None` is told by the finding: the settings hold for everything else.
+        let _ = combo::known_model(at, (&target.provider, &target.model), index, snapshot, findings);
+    }
 }
 
 /// The objects by name; of two with one name (possible in files only) the first counts.

@@ -14,7 +14,7 @@ use crate::snapshot::{self, Model, Price, QuotaFamily, Snapshot, Timeouts};
 const KIND: &str = "Provider";
 
 /// Field, reason, severity and message of the finding that keeps a provider out.
-type Refused = (&'static str, &'static str, Severity, String);
+type Refused = (String, &'static str, Severity, String);
 
 pub(super) fn compile(index: &Index<'_>, options: &Options, snapshot: &mut Snapshot, findings: &mut Vec<Finding>) {
     for (name, resource) in &index.providers {
@@ -89,22 +89,26 @@ fn known(spec: &api::ProviderSpec) -> Result<Option<&'static Preset>, Refused> {
         return Ok(Some(known));
     }
     let hint = hint(id, presets().iter().map(|p| p.id.as_str()));
-    let message = format!("there is no preset `{id}`{hint}; without a preset give `baseURL` and `dialects`");
-    Err(("spec.preset", "InvalidSpec", Severity::Error, message))
+    let message = format!("there is no preset `{id}`: name a known vendor, or give `baseURL` and `dialects` instead{hint}");
+    Err(("spec.preset".to_owned(), "InvalidSpec", Severity::Error, message))
 }
 
 /// The address of its own, once no address carries a credential.
 fn base_url<'a>(spec: &'a api::ProviderSpec, known: Option<&'a Preset>) -> Result<&'a str, Refused> {
-    let refused = |message: String| ("spec.baseURL", "InvalidSpec", Severity::Error, message);
+    let refused = |field: String, message: String| (field, "InvalidSpec", Severity::Error, message);
+    let field = || "spec.baseURL".to_owned();
     let Some(base_url) = spec.base_url.as_deref().or(known.and_then(|k| k.base_url.as_deref())) else {
         let shape = known.and_then(|k| k.needs_base_url.as_deref()).unwrap_or("https://HOST/v1");
-        return Err(refused(format!("`baseURL` is missing: this provider has no address of its own, give one like {shape}")));
+        let message = format!("`baseURL` is missing: this provider has no address of its own, give one like {shape}");
+        return Err(refused(field(), message));
     };
-    let mut addresses = std::iter::once(base_url).chain(spec.endpoints.iter().filter_map(|e| e.base_url.as_deref()));
-    if addresses.any(|url| url.parse::<http::Uri>().ok().and_then(|u| u.authority().map(|a| a.as_str().contains('@'))).unwrap_or(true)) {
-        return Err(refused(
-            "`baseURL` must be a URL without user or password: put the credential into a Secret and name it in a Connection".to_owned(),
-        ));
+    let endpoints = spec.endpoints.iter().enumerate();
+    let endpoints = endpoints.filter_map(|(i, e)| Some((format!("spec.endpoints[{i}].baseURL"), e.base_url.as_deref()?)));
+    let holds_credential =
+        |url: &str| url.parse::<http::Uri>().ok().and_then(|u| u.authority().map(|a| a.as_str().contains('@'))).unwrap_or(true);
+    if let Some((field, _)) = std::iter::once((field(), base_url)).chain(endpoints).find(|(_, url)| holds_credential(url)) {
+        let message = "`baseURL` must be a URL without user or password: put the credential into a Secret and name it in a Connection";
+        return Err(refused(field, message.to_owned()));
     }
     Ok(base_url)
 }
@@ -118,7 +122,7 @@ fn dialects(spec: &api::ProviderSpec, known: Option<&Preset>) -> Result<Vec<snap
     };
     if dialects.is_empty() {
         let message = "`dialects` is empty: list what the provider speaks, such as ChatCompletions".to_owned();
-        return Err(("spec.dialects", "InvalidSpec", Severity::Error, message));
+        return Err(("spec.dialects".to_owned(), "InvalidSpec", Severity::Error, message));
     }
     Ok(dialects)
 }
@@ -128,7 +132,7 @@ fn dialects(spec: &api::ProviderSpec, known: Option<&Preset>) -> Result<Vec<snap
 fn ca_bundle(spec: &api::ProviderSpec, index: &Index<'_>) -> Result<Option<String>, Refused> {
     let Some(reference) = spec.tls.as_ref().map(|t| &t.ca_bundle.config_map_ref) else { return Ok(None) };
     let (name, key) = (&reference.name, &reference.key);
-    let refused = |field: &'static str, message: String| Err((field, "InvalidSpec", Severity::Unresolved, message));
+    let refused = |field: &str, message: String| Err((field.to_owned(), "InvalidSpec", Severity::Unresolved, message));
     let Some(map) = index.config_maps.get(name) else {
         let message = format!("ConfigMap `{name}` is not found: create it with the key `{key}`");
         return refused("spec.tls.caBundle.configMapRef.name", message);
@@ -137,8 +141,12 @@ fn ca_bundle(spec: &api::ProviderSpec, index: &Index<'_>) -> Result<Option<Strin
     if let Some(pem) = found.filter(|pem| trusted(pem)) {
         return Ok(Some(pem.clone()));
     }
-    let what = if found.is_some() { "holds no usable PEM certificate" } else { "is missing" };
-    let message = format!("key `{key}` of ConfigMap `{name}` {what}: put the CA certificates there in PEM form");
+    let message = if found.is_some() {
+        format!("key `{key}` of ConfigMap `{name}` holds no usable PEM certificate: put the CA certificates there in PEM form")
+    } else {
+        let keys = map.data.iter().flat_map(BTreeMap::keys).map(String::as_str);
+        format!("ConfigMap `{name}` has no key `{key}`: put the CA certificates there in PEM form{}", hint(key, keys))
+    };
     refused("spec.tls.caBundle.configMapRef.key", message)
 }
 
@@ -151,7 +159,7 @@ fn quota_reset(spec: &api::ProviderSpec, preset: &ProviderTraits) -> Result<Opti
     match reset {
         Some(reset) if jiff::tz::TimeZone::get(&reset.time_zone).is_err() => {
             let message = format!("`{}` is no IANA time zone: use one like Asia/Shanghai or UTC", reset.time_zone);
-            Err(("spec.quotaReset.timeZone", "InvalidSpec", Severity::Error, message))
+            Err(("spec.quotaReset.timeZone".to_owned(), "InvalidSpec", Severity::Error, message))
         }
         reset => Ok(reset),
     }

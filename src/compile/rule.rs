@@ -95,6 +95,13 @@ fn one(
         problem("spec.match.statuses", "NeverMatches", Severity::Error, message);
         return None;
     }
+    if !never.is_empty() {
+        let message = format!(
+            "{} can never match: only 200 (an error inside the answer) and 400 to 599 can be failures; remove what cannot",
+            never.join(", ")
+        );
+        problem("spec.match.statuses", "NeverMatches", Severity::Warning, message);
+    }
     if given.transport.is_some()
         && (!statuses.is_empty() || given.code.is_some() || given.error_type.is_some() || given.header.is_some() || given.text.is_some())
     {

@@ -37,7 +37,7 @@ pub fn numbers(value: &Value) -> Vec<f64> {
 
 /// Driven against the whole gateway (HTTP in, fake upstream behind), the ledger, the classifier or the streams.
 const ELSEWHERE: &[(&str, &[&str])] = &[
-    ("compiler: tests/compile.rs", &["RC-002"]),
+    ("compiler: tests/compile", &["RC-002"]),
     (
         "edge: metrics, quality check, headers, emergency hop, learned limits, admission, hedging",
         &[
@@ -66,7 +66,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
 
 /// Not part of the product, or decided otherwise.
 const DEPARTS: &[(&str, &[&str])] = &[
-    ("decisions 4.1: refused at admission (tests/compile.rs)", &["RC-007"]),
+    ("decisions 4.1: refused at admission (tests/compile)", &["RC-007"]),
     ("decisions 8.2: no writes through the API", &["RC-015"]),
     ("what a request reserved ends with its walk: there is no lease on it that could expire", &["RC-134"]),
     (
