@@ -23,6 +23,6 @@ pub fn init(format: LogFormat) {
     // An error means that a subscriber is installed already: the first one stays.
     let _ = match format {
         LogFormat::Text => builder.with_target(false).try_init(),
-        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+        LogFormat::Json => builder.json().flatten_event(true).with_span_list(false).try_init(),
     };
 }

@@ -132,7 +132,7 @@ impl Applier {
         self.leadership.check(doing)?;
         let patch = Patch::Apply(body);
         let written = call(doing, self.leadership.write_limit(), api.patch(&child.name, &params, &patch)).await?;
-        tracing::info!(namespace = %owner.namespace, kind = ?child.kind, name = %child.name, manager, "applied");
+        tracing::info!(kind = ?child.kind, name = %child.name, manager, "applied");
         Ok(Live::of(child.kind, written))
     }
 
@@ -155,7 +155,7 @@ impl Applier {
             Err(error) if error.status().is_some_and(kube::core::Status::is_not_found) => Ok(()),
             Err(error) => Err(error),
             Ok(_) => {
-                tracing::info!(namespace = %owner.namespace, ?kind, name, "deleted: no longer wanted");
+                tracing::info!(?kind, name, "deleted: no longer wanted");
                 Ok(())
             }
         }

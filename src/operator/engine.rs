@@ -8,6 +8,7 @@ use rand::RngExt as _;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::Instrument as _;
 
 use super::error::{Error, Retry};
 use super::leader::Leadership;
@@ -88,12 +89,14 @@ impl Engine {
             while let Ok(permit) = permits.clone().try_acquire_owned() {
                 let Some((namespace, work)) = self.todo.schedule().take(Instant::now()) else { break };
                 let (todo, worker, metrics) = (self.todo.clone(), self.worker.clone(), self.metrics.clone());
-                running.spawn(async move {
+                let span = tracing::info_span!("reconcile", namespace, ?work);
+                let pass = async move {
                     let begun = Instant::now();
                     let outcome = worker.work(&namespace, work).await;
                     finish(&todo, &metrics, &namespace, work, outcome, begun);
                     drop(permit);
-                });
+                };
+                running.spawn(pass.instrument(span));
             }
             self.metrics.dirty(self.todo.waiting());
             let next = self.todo.schedule().next();
@@ -145,9 +148,9 @@ fn finish(todo: &Todo, metrics: &Metrics, namespace: &str, work: Work, outcome: 
             let soon = error.retry() == Retry::Soon;
             schedule.failed(namespace, soon, jitter, now);
             if soon {
-                tracing::debug!(namespace, %error, "the caches are behind, looking again");
+                tracing::debug!(%error, "the caches are behind, looking again");
             } else {
-                tracing::warn!(namespace, reason = error.reason(), %error, "the namespace could not be brought up to date, trying again");
+                tracing::warn!(reason = error.reason(), %error, "the namespace could not be brought up to date, trying again");
             }
             error.reason()
         }

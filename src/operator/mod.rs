@@ -17,6 +17,7 @@ pub mod events;
 pub mod fleet;
 pub mod gather;
 pub mod leader;
+pub mod limit;
 pub mod metrics;
 pub mod namespace;
 pub mod notices;

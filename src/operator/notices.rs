@@ -3,8 +3,12 @@
 use super::events::Notice;
 use super::object::ObjectKey;
 use super::status::conditions::find;
-use crate::api::conditions::{Condition, ConditionType, ProgrammedReason};
+use crate::api::conditions::{Condition, ConditionType, ProgrammedReason, ReadyReason};
 use crate::api::status::{ConnectionStatus, ProviderStatus};
+
+/// What is worth an Event although it may end without a change of the object: another program or a right is missing.
+const TOLD: [(ConditionType, &str); 2] =
+    [(ConditionType::Programmed, ProgrammedReason::SnapshotRefused.as_str()), (ConditionType::Ready, ReadyReason::Forbidden.as_str())];
 
 /// Collects notices about one object.
 pub struct Teller<'a> {
@@ -19,7 +23,7 @@ impl Teller<'_> {
         Notice { object: self.object.clone(), uid: self.uid.to_owned(), warning, reason: reason.into(), note: note.into() }
     }
 
-    /// What every kind tells: somebody has to act, it works again, the gateway refuses the configuration.
+    /// What every kind tells: somebody has to act, it works again, the gateway refuses the configuration, the operator lacks a right.
     #[must_use]
     pub fn conditions(&self, before: &[Condition], after: &[Condition]) -> Vec<Notice> {
         let mut notices = Vec::new();
@@ -33,13 +37,11 @@ impl Teller<'_> {
             }
             _ => {}
         }
-        let refused = |all: &[Condition]| {
-            find(all, ConditionType::Programmed)
-                .filter(|c| c.reason == ProgrammedReason::SnapshotRefused.as_str())
-                .map(|c| c.message.clone())
-        };
-        if let (None, Some(why)) = (refused(before), refused(after)) {
-            notices.push(self.notice(true, ProgrammedReason::SnapshotRefused.as_str(), why));
+        for (type_, reason) in TOLD {
+            let why = |all: &[Condition]| find(all, type_).filter(|c| c.reason == reason).map(|c| c.message.clone());
+            if let (None, Some(why)) = (why(before), why(after)) {
+                notices.push(self.notice(true, reason, why));
+            }
         }
         notices
     }
@@ -146,5 +148,8 @@ mod tests {
         let refused = [of("Programmed", "False", "SnapshotRefused")];
         assert_eq!(reasons(&teller.conditions(&[], &refused)), [("SnapshotRefused", true)]);
         assert_eq!(reasons(&teller.conditions(&refused, &refused)), []);
+        let forbidden = [of("Ready", "False", "Forbidden"), of("Reconciling", "True", "Forbidden")];
+        assert_eq!(reasons(&teller.conditions(&[], &forbidden)), [("Forbidden", true)]);
+        assert_eq!(reasons(&teller.conditions(&forbidden, &forbidden)), []);
     }
 }

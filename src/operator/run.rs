@@ -16,6 +16,7 @@ use super::error::Error;
 use super::events::Events;
 use super::gather::Caches;
 use super::leader::{Election, Leadership, Timing};
+use super::limit::impatient;
 use super::metrics::Metrics;
 use super::namespace::{Parts, Settings, Worker, target};
 use super::observe::{Observer, Pods, Target};
@@ -53,6 +54,7 @@ const END: Duration = Duration::from_secs(8);
 pub async fn run(config: Config, client: Client, stop: CancellationToken) -> Result<(), Error> {
     let metrics =
         Arc::new(Metrics::new().map_err(|e| Error::Io { doing: "setting up metrics".to_owned(), source: std::io::Error::other(e) })?);
+    let client = impatient(&client);
     let tasks = TaskTracker::new();
     // Steps of the end: work, then writing, then the lease, and the watches last, so that no work sees them end.
     let (work, writing, watching) = (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());

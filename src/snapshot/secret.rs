@@ -7,6 +7,18 @@ use zeroize::ZeroizeOnDrop;
 
 /// A secret value. `Debug` shows nothing of it, memory is wiped on drop, and there is no `Display`.
 /// It is serialised in clear, because the config Secret and the state file have to carry it: serialise it nowhere else.
+///
+/// ```
+/// let secret = omniroute::snapshot::Secret::new("sk-1234");
+/// assert_eq!(format!("{secret:?}"), "[redacted]");
+/// ```
+///
+/// What would print it does not compile:
+///
+/// ```compile_fail,E0277
+/// let secret = omniroute::snapshot::Secret::new("sk-1234");
+/// println!("{secret}");
+/// ```
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, ZeroizeOnDrop)]
 #[serde(transparent)]
 pub struct Secret(String);

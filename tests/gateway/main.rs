@@ -11,6 +11,7 @@ mod lane;
 mod leases;
 mod life;
 mod limits;
+mod logs;
 mod management;
 mod quota_share;
 mod recovery;

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use http_body_util::Full;
 
 /// A running process; killed when the test is over.
-struct Run {
-    child: Child,
+pub struct Run {
+    pub child: Child,
     listen: SocketAddr,
     management: SocketAddr,
     key: String,
@@ -21,14 +21,18 @@ struct Run {
 
 impl Run {
     fn start(dir: &Path, more: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_omniroute"))
+        Self::start_with(dir, more, |command| command.stderr(Stdio::null()))
+    }
+
+    /// The same with an environment or a log of its own.
+    pub fn start_with(dir: &Path, more: &[&str], change: impl FnOnce(&mut Command) -> &mut Command) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_omniroute"));
+        command
             .args(["run", "--listen", "127.0.0.1:0", "--management", "127.0.0.1:0", "--threads", "1", "-f"])
             .arg(dir.join("manifests"))
             .args(more)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+            .stdout(Stdio::piped());
+        let mut child = change(&mut command).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let first = lines.next().unwrap().unwrap();
         let mut addresses = first.split("http://").skip(1).map(|rest| {
@@ -41,7 +45,7 @@ impl Run {
         Self { child, listen, management, key }
     }
 
-    async fn chat(&self, model: &str) -> Got {
+    pub async fn chat(&self, model: &str) -> Got {
         let body = format!(r#"{{"model":"{model}","messages":[{{"role":"user","content":"hi"}}]}}"#);
         call(self.listen, request("POST", "/v1/chat/completions", "client-key").body(Full::new(Bytes::from(body))).unwrap()).await
     }
@@ -60,7 +64,7 @@ impl Run {
         begin.elapsed()
     }
 
-    fn signal(&self, name: &str) {
+    pub fn signal(&self, name: &str) {
         let status = Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status().unwrap();
         assert!(status.success());
     }
@@ -73,10 +77,10 @@ impl Drop for Run {
     }
 }
 
-struct Folder(PathBuf);
+pub struct Folder(pub PathBuf);
 
 impl Folder {
-    fn new(vendor: &Vendor) -> Self {
+    pub fn new(vendor: &Vendor) -> Self {
         let dir = std::env::temp_dir().join(format!("omniroute-run-{}", rand::random::<u64>()));
         std::fs::create_dir_all(dir.join("manifests/nested")).unwrap();
         let folder = Self(dir);

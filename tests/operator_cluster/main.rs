@@ -3,14 +3,19 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod faults;
+mod gateways;
 mod metrics;
 mod neighbours;
+mod objects;
+mod process;
+mod rights;
 mod scale;
 mod support;
 #[path = "../support/token_endpoint.rs"]
 #[allow(dead_code)] // shared with the tests of `run`
 mod token_endpoint;
 mod tokens;
+mod writes;
 
 use std::time::{Duration, Instant};
 

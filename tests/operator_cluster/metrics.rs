@@ -1,22 +1,21 @@
 //! What the operator exports says the same as the statuses, and forgets what is gone.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::support::{Cluster, FakePod, Running, eventually, text};
+use crate::support::{Cluster, FakePod, Running, eventually, free_port, http_get, text};
 use crate::{LEASE, QUICKSTART, all_ready};
 
-/// The series of a metric that are not zero.
-async fn series(address: std::net::SocketAddr, metric: &str) -> BTreeMap<String, u64> {
-    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
-    let mut page = String::new();
-    stream.read_to_string(&mut page).await.unwrap();
-    let lines = page.lines().filter_map(|line| line.strip_prefix(metric)?.strip_prefix('{')?.rsplit_once("} "));
-    lines.map(|(labels, value)| (labels.to_owned(), value.parse().unwrap())).filter(|(_, value)| *value > 0).collect()
+/// The series of a metric that are not zero, by their labels.
+pub async fn series(address: SocketAddr, metric: &str) -> BTreeMap<String, u64> {
+    let (_, page) = http_get(address, "/metrics", "").await;
+    let lines = page.lines().filter_map(|line| line.strip_prefix(metric)?.rsplit_once(' '));
+    let of_this = lines.filter(|(labels, _)| labels.is_empty() || labels.starts_with('{'));
+    let values = of_this.map(|(labels, value)| (labels.trim_matches(['{', '}']).to_owned(), value.parse().unwrap()));
+    values.filter(|(_, value)| *value > 0).collect()
 }
 
 /// The same counted from the objects themselves.
@@ -39,7 +38,7 @@ async fn gauges_equal_statuses_and_vanish_with_their_objects() {
     let Some(cluster) = Cluster::open("op-metrics").await else { return };
     cluster.apply(QUICKSTART).await;
     let mut config = cluster.config("one", LEASE);
-    config.management = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    config.management = free_port();
     let address = config.management;
     let operator = Running::start(cluster.client.clone(), config);
     let _pod = FakePod::start(&cluster, "pod-1").await;

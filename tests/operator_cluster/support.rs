@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures::{StreamExt, TryStreamExt};
@@ -26,6 +27,7 @@ use omniroute::operator::{Config, run};
 use omniroute::resilience::{Checkpoint, StateReport};
 use omniroute::snapshot::Snapshot;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -76,6 +78,12 @@ impl Cluster {
     pub async fn edit(&self, kind: &str, name: &str, patch: Value) {
         let params = PatchParams { field_manager: Some("person".to_owned()), ..PatchParams::default() };
         self.objects(kind).patch(name, &params, &Patch::Merge(patch)).await.unwrap();
+    }
+
+    /// The same for the status.
+    pub async fn edit_status(&self, kind: &str, name: &str, patch: Value) {
+        let params = PatchParams { field_manager: Some("person".to_owned()), ..PatchParams::default() };
+        self.objects(kind).patch_status(name, &params, &Patch::Merge(patch)).await.unwrap();
     }
 
     pub async fn delete(&self, kind: &str, name: &str) {
@@ -212,6 +220,37 @@ pub async fn client() -> Client {
     Client::try_from(config).unwrap()
 }
 
+/// The same with the rights of somebody else.
+pub async fn client_as(user: &str) -> Client {
+    let mut config = kube::Config::infer().await.unwrap();
+    config.default_retry = false;
+    config.headers.push((HeaderName::from_static("impersonate-user"), HeaderValue::from_str(user).unwrap()));
+    Client::try_from(config).unwrap()
+}
+
+/// What kubectl prints; it is the one of the cluster.
+pub fn kubectl(arguments: &[&str]) -> String {
+    let output = Command::new("kubectl").args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+    assert!(output.status.success(), "kubectl {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// An address of this machine that nobody listens at.
+pub fn free_port() -> SocketAddr {
+    std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
+}
+
+/// Status and body of a GET over a connection of its own.
+pub async fn http_get(address: SocketAddr, path: &str, more: &str) -> (u16, String) {
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{more}\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let status = answer.split_whitespace().nth(1).unwrap().parse().unwrap();
+    (status, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
+}
+
 async fn install_crds(client: Client) {
     let crd = ApiResource::from_gvk(&GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition"));
     let api: Api<DynamicObject> = Api::all_with(client, &crd);
@@ -303,12 +342,33 @@ struct Inner {
     asked: u64,
 }
 
-static NEXT_IP: AtomicU8 = AtomicU8::new(1);
+/// A loopback address that no other pod of this process has.
+pub fn pod_ip() -> IpAddr {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    IpAddr::from([127, 7, 0, NEXT.fetch_add(1, Ordering::Relaxed)])
+}
+
+/// A Pod object as that of a ready gateway; whoever plays the pod listens at its address.
+pub async fn create_pod(cluster: &Cluster, name: &str, ip: IpAddr) {
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+    let labels = json!({"app.kubernetes.io/name": "omniroute-gateway", "app.kubernetes.io/managed-by": "omniroute-operator"});
+    let object = json!({
+        "metadata": {"name": name, "labels": labels},
+        // No scheduler takes it, so no kubelet does.
+        "spec": {"schedulerName": "nobody", "containers": [{"name": "gateway", "image": "none"}]},
+    });
+    pods.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
+    let status = json!({"status": {
+        "phase": "Running", "podIP": ip.to_string(), "podIPs": [{"ip": ip.to_string()}],
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }});
+    pods.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+}
 
 impl FakePod {
     /// A ready pod that loads the delivered snapshot by itself, as a gateway does.
     pub async fn start(cluster: &Cluster, name: &str) -> Self {
-        let ip = IpAddr::from([127, 7, 0, NEXT_IP.fetch_add(1, Ordering::Relaxed)]);
+        let ip = pod_ip();
         let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
         let management = cluster
             .until("Secret", "omniroute-gateway-management", "minted", Duration::from_secs(10), |s| !text(s, "/data/token").is_empty())
@@ -321,7 +381,7 @@ impl FakePod {
         let (loaded, first) = tokio::sync::oneshot::channel();
         tokio::spawn(pod.clone().load(secrets, loaded));
         first.await.unwrap();
-        pod.create(cluster).await;
+        create_pod(cluster, name, ip).await;
         pod
     }
 
@@ -359,22 +419,6 @@ impl FakePod {
                 let _ = loaded.send(());
             }
         }
-    }
-
-    async fn create(&self, cluster: &Cluster) {
-        let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
-        let labels = json!({"app.kubernetes.io/name": "omniroute-gateway", "app.kubernetes.io/managed-by": "omniroute-operator"});
-        let object = json!({
-            "metadata": {"name": self.name, "labels": labels},
-            // No scheduler takes it, so no kubelet does.
-            "spec": {"schedulerName": "nobody", "containers": [{"name": "gateway", "image": "none"}]},
-        });
-        pods.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
-        let status = json!({"status": {
-            "phase": "Running", "podIP": self.ip.to_string(), "podIPs": [{"ip": self.ip.to_string()}],
-            "conditions": [{"type": "Ready", "status": "True"}],
-        }});
-        pods.patch_status(&self.name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
     }
 
     async fn serve(&self) {
