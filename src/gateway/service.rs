@@ -17,7 +17,7 @@ use super::body::Body;
 use super::config::Loaded;
 use super::metrics::{EndpointLabel, Origin, RequestCounters};
 use super::pipeline::{Clock, Elsewhere};
-use super::sniff::{HeadWatch, Unfinished};
+use super::sniff::{Head, HeadWatch, Unfinished};
 use super::upstream::{Client, PoolLimits};
 use super::{Gateway, ingest, leases, models, pipeline};
 use crate::protocol::{Dialect, Endpoint};
@@ -64,9 +64,9 @@ impl Service<Request<Incoming>> for ClientConnection {
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let (conflict, unfinished) = self.watch.begin_request();
+        let (head, unfinished) = self.watch.begin_request();
         let worker = Arc::clone(&self.worker);
-        Box::pin(async move { Ok(serve(worker, unfinished, request, conflict).await) })
+        Box::pin(async move { Ok(serve(worker, unfinished, request, head).await) })
     }
 }
 
@@ -145,7 +145,7 @@ pub(super) struct Answered {
     pub combo: Option<usize>,
 }
 
-async fn serve(worker: Arc<Worker>, unfinished: Unfinished, request: Request<Incoming>, conflict: bool) -> Response<Body> {
+async fn serve(worker: Arc<Worker>, unfinished: Unfinished, request: Request<Incoming>, head: Head) -> Response<Body> {
     let gateway = Arc::clone(&worker.gateway);
     let route = Route::of(request.uri().path());
     gateway.metrics().started();
@@ -153,13 +153,13 @@ async fn serve(worker: Arc<Worker>, unfinished: Unfinished, request: Request<Inc
     let id = answer::request_id();
     let (parts, body) = request.into_parts();
     let dialect = route.dialect(&parts);
-    let http_10 = parts.version == Version::HTTP_10;
+    let last = parts.version == Version::HTTP_10 || head == Head::Last;
     let loaded = gateway.config();
-    let answered = match accept(route, &parts, conflict, loaded.as_ref()) {
+    let answered = match accept(route, &parts, head, loaded.as_ref()) {
         Ok(loaded) => handle(&worker, Arc::clone(loaded), route, parts, body, &mut span).await,
         Err(refusal) => {
             // A client that waits for `100 Continue` sends nothing: there is nothing to read.
-            if !parts.headers.contains_key(EXPECT) && !conflict {
+            if !parts.headers.contains_key(EXPECT) && head != Head::Conflict {
                 ingest::linger(body, span.unfinished.clone());
             }
             Err(refusal)
@@ -169,7 +169,7 @@ async fn serve(worker: Arc<Worker>, unfinished: Unfinished, request: Request<Inc
         let origin = refusal.origin;
         Answered { response: refusal.into_response(dialect), origin, combo: None }
     });
-    if http_10 {
+    if last {
         answered.response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     answer::stamp(answered.response.headers_mut(), &id);
@@ -190,8 +190,8 @@ fn count(gateway: &Gateway, loaded: Option<&Loaded>, combo: Option<usize>, label
 }
 
 /// What can be refused from the head alone.
-fn accept<'a>(route: Route, parts: &Parts, conflict: bool, loaded: Option<&'a Arc<Loaded>>) -> Result<&'a Arc<Loaded>, Refusal> {
-    if conflict || (parts.headers.contains_key(TRANSFER_ENCODING) && parts.headers.contains_key(CONTENT_LENGTH)) {
+fn accept<'a>(route: Route, parts: &Parts, head: Head, loaded: Option<&'a Arc<Loaded>>) -> Result<&'a Arc<Loaded>, Refusal> {
+    if head == Head::Conflict || (parts.headers.contains_key(TRANSFER_ENCODING) && parts.headers.contains_key(CONTENT_LENGTH)) {
         let message = "the request has both transfer-encoding and content-length: two readers could disagree about where it ends";
         return Err(Refusal::new(400, "ambiguous_length", message).hopeless().close());
     }

@@ -8,7 +8,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -32,6 +32,19 @@ pub const WRITE_STALL: Duration = Duration::from_secs(120);
 const BODY: u8 = 0;
 const HEAD: u8 = 1;
 const CONFLICT: u8 = 2;
+const GOOD: u8 = 3;
+
+/// What was seen of the head of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Head {
+    /// It says in one way where its body ends.
+    Good,
+    /// It has both framing headers.
+    Conflict,
+    /// More came than one request: a head came too early to be looked at, or comes with this one. Nothing is read from the connection after
+    /// this request, because what one reader takes for the next one may be a part of this one for another.
+    Last,
+}
 
 /// What the byte stream and the service of one connection tell each other.
 #[derive(Debug)]
@@ -39,21 +52,28 @@ pub struct HeadWatch {
     state: AtomicU8,
     /// Parts of requests that are not at their end.
     open: AtomicU32,
+    /// More came than the requests that were looked at: where the next head begins is not known any more.
+    lost: AtomicBool,
 }
 
 impl HeadWatch {
     /// A watch that expects a request head.
     #[must_use]
     pub fn new() -> Arc<Self> {
-        Arc::new(Self { state: AtomicU8::new(HEAD), open: AtomicU32::new(0) })
+        Arc::new(Self { state: AtomicU8::new(HEAD), open: AtomicU32::new(0), lost: AtomicBool::new(false) })
     }
 
-    /// A request begins: what comes now is its body, until everything that was given out here is dropped. True when its head has both framing headers.
+    /// A request begins: what comes now is its body, until everything that was given out here is dropped.
     #[must_use]
-    pub fn begin_request(self: &Arc<Self>) -> (bool, Unfinished) {
+    pub fn begin_request(self: &Arc<Self>) -> (Head, Unfinished) {
         // The rest of a refused body may still be on its way to whoever throws it away.
         self.open.fetch_add(1, Ordering::Relaxed);
-        (self.state.swap(BODY, Ordering::Relaxed) == CONFLICT, Unfinished(Arc::clone(self)))
+        let head = match self.state.swap(BODY, Ordering::Relaxed) {
+            CONFLICT => Head::Conflict,
+            GOOD if !self.lost.load(Ordering::Relaxed) => Head::Good,
+            _ => Head::Last,
+        };
+        (head, Unfinished(Arc::clone(self)))
     }
 }
 
@@ -82,6 +102,7 @@ pub struct Sniffed<S> {
     stream: S,
     watch: Arc<HeadWatch>,
     partial: Vec<u8>,
+    body: Rest,
     /// The dialect that the path of the last head speaks.
     dialect: Dialect,
     /// When bytes came or went last; for a partial head, when its first came.
@@ -92,6 +113,43 @@ pub struct Sniffed<S> {
     /// Runs while the client takes nothing.
     stalled: Option<Pin<Box<Sleep>>>,
     instead: Option<Instead>,
+}
+
+/// What is to come of the body behind the last head.
+#[derive(Clone, Copy, Debug)]
+enum Rest {
+    /// So many bytes.
+    Bytes(u64),
+    /// Chunks; with the last bytes that came.
+    Chunks([u8; 4]),
+}
+
+impl Rest {
+    /// Takes `bytes` away; false when there are more than the body has.
+    fn take(&mut self, bytes: &[u8]) -> bool {
+        match self {
+            Self::Bytes(left) => {
+                let fits = bytes.len() as u64 <= *left;
+                *left = left.saturating_sub(bytes.len() as u64);
+                fits
+            }
+            Self::Chunks(last) => {
+                for byte in bytes.iter().skip(bytes.len().saturating_sub(last.len())) {
+                    last.rotate_left(1);
+                    last[3] = *byte;
+                }
+                true
+            }
+        }
+    }
+
+    /// Whether this may be its end, and nothing came behind it.
+    fn may_end_here(self) -> bool {
+        match self {
+            Self::Bytes(left) => left == 0,
+            Self::Chunks(last) => last == *b"\r\n\r\n",
+        }
+    }
 }
 
 /// An answer of ours on its way out in place of one of hyper's.
@@ -112,6 +170,7 @@ impl<S> Sniffed<S> {
             stream,
             watch,
             partial: Vec::new(),
+            body: Rest::Bytes(0),
             dialect: Dialect::ChatCompletions,
             since: now,
             inspection: Box::pin(sleep_until(now + HEAD_TIME)),
@@ -123,8 +182,8 @@ impl<S> Sniffed<S> {
 
     fn look(&mut self, fresh: &[u8]) {
         if self.watch.state.load(Ordering::Relaxed) != HEAD {
-            // A head that came along with the request before it is not seen here; hyper's own reading of it is safe.
             self.partial.clear();
+            self.look_at_body(fresh);
             return;
         }
         if fresh.is_empty() {
@@ -132,6 +191,9 @@ impl<S> Sniffed<S> {
         }
         if self.partial.is_empty() {
             self.since = Instant::now();
+            if !self.body.may_end_here() {
+                self.watch.lost.store(true, Ordering::Relaxed);
+            }
         }
         let (head, searched) = if self.partial.is_empty() {
             (fresh, 0)
@@ -144,13 +206,23 @@ impl<S> Sniffed<S> {
             self.dialect = dialect(head);
         }
         match judge(head, searched) {
-            Some(conflict) => {
+            Some(Judged { conflict, body, end }) => {
+                // Pieces of a head were judged as soon as it was whole, so what follows it came last.
+                let behind = head.len().saturating_sub(end);
                 self.partial.clear();
-                self.watch.state.store(if conflict { CONFLICT } else { BODY }, Ordering::Relaxed);
+                self.watch.state.store(if conflict { CONFLICT } else { GOOD }, Ordering::Relaxed);
+                self.body = body;
+                self.look_at_body(fresh.get(fresh.len().saturating_sub(behind)..).unwrap_or_default());
             }
             None if self.partial.len() > MAX_HEAD => self.partial.truncate(MAX_HEAD),
             None if self.partial.is_empty() => self.partial.extend_from_slice(fresh),
             None => {}
+        }
+    }
+
+    fn look_at_body(&mut self, fresh: &[u8]) {
+        if !self.body.take(fresh) {
+            self.watch.lost.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -164,19 +236,41 @@ fn dialect(head: &[u8]) -> Dialect {
     if memchr::memmem::find(start, b" /v1/messages").is_some() { Dialect::Messages } else { Dialect::ChatCompletions }
 }
 
-/// `None` while the head is incomplete, else whether it carries both framing headers. The first `searched` bytes were judged before.
-fn judge(bytes: &[u8], searched: usize) -> Option<bool> {
+/// What a whole head says about its body.
+struct Judged {
+    /// It carries both framing headers.
+    conflict: bool,
+    body: Rest,
+    /// Where the head ends.
+    end: usize,
+}
+
+/// `None` while the head is incomplete. The first `searched` bytes were judged before.
+fn judge(bytes: &[u8], searched: usize) -> Option<Judged> {
     // A parser skips empty lines before the head, and takes a bare LF for the end of a line.
     let start = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
     let from = start.max(searched.saturating_sub(2));
     let ends = |at: &usize| matches!(bytes.get(at + 1..), Some([b'\n', ..] | [b'\r', b'\n', ..]));
-    let end = memchr::memchr_iter(b'\n', bytes.get(from..)?).map(|at| from + at).find(ends)?;
-    let head = bytes.get(start..end)?;
-    let has = |name: &[u8]| {
-        memchr::memchr_iter(b'\n', head)
-            .any(|at| head.get(at + 1..at + 1 + name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name)))
+    let last = memchr::memchr_iter(b'\n', bytes.get(from..)?).map(|at| from + at).find(ends)?;
+    let head = bytes.get(start..last)?;
+    let value = |line: usize, name: &[u8]| {
+        let (given, value) = head.get(line..)?.split_at_checked(name.len())?;
+        given.eq_ignore_ascii_case(name).then_some(value)
     };
-    Some(has(b"transfer-encoding:") && has(b"content-length:"))
+    let (mut chunks, mut length) = (false, None);
+    for line in memchr::memchr_iter(b'\n', head).map(|at| at + 1) {
+        chunks |= value(line, b"transfer-encoding:").is_some();
+        length = value(line, b"content-length:").map(number).or(length);
+    }
+    let body = if chunks { Rest::Chunks([0; 4]) } else { Rest::Bytes(length.unwrap_or(0)) };
+    let end = last + if bytes.get(last + 1) == Some(&b'\n') { 2 } else { 3 };
+    Some(Judged { conflict: chunks && length.is_some(), body, end })
+}
+
+/// The number that a header's value begins with. What is none is refused by the parser.
+fn number(value: &[u8]) -> u64 {
+    let digits = value.iter().skip_while(|byte| matches!(byte, b' ' | b'\t')).take_while(|byte| byte.is_ascii_digit());
+    digits.fold(0, |number, digit| number.saturating_mul(10).saturating_add(u64::from(digit - b'0')))
 }
 
 /// What is said in place of an answer that hyper gives by itself, which is empty. Every other answer carries a request id.
@@ -308,173 +402,5 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Sniffed<S> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-    fn sniffed<S>(stream: S, watch: &Arc<HeadWatch>) -> Sniffed<S> {
-        Sniffed::new(stream, Arc::clone(watch), WRITE_STALL)
-    }
-
-    /// The head and the JSON body of an answer whose length is stated truly.
-    fn parsed(answer: &str) -> (&str, serde_json::Value) {
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        assert!(
-            head.contains(&format!("content-length: {}\r\n", body.len())) || head.ends_with(&format!("content-length: {}", body.len())),
-            "{answer}"
-        );
-        assert!(head.contains("x-omniroute-request-id: req_") && head.contains("x-omniroute-origin: gateway"), "{answer}");
-        (head, serde_json::from_str(body).unwrap())
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_head_that_takes_too_long_is_answered_and_an_idle_connection_closed() {
-        let (mut client, server) = tokio::io::duplex(4096);
-        let mut stream = sniffed(server, &HeadWatch::new());
-        client.write_all(b"POST /v1/messages HTTP/1.1\r\n").await.unwrap();
-        let begin = Instant::now();
-        let mut bytes = [0; 64];
-        assert_eq!(stream.read(&mut bytes).await.unwrap(), 28);
-        assert_eq!(stream.read(&mut bytes).await.unwrap_err().kind(), io::ErrorKind::TimedOut);
-        assert_eq!(begin.elapsed().as_secs(), 10);
-        drop(stream);
-        let mut answer = String::new();
-        client.read_to_string(&mut answer).await.unwrap();
-        assert_eq!(parsed(&answer).1["type"], "error", "in the dialect of the path: {answer}");
-
-        let (_client, server) = tokio::io::duplex(64);
-        let begin = Instant::now();
-        assert!(sniffed(server, &HeadWatch::new()).read(&mut bytes).await.is_err());
-        assert_eq!(begin.elapsed().as_secs(), 120);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_client_that_takes_nothing_is_given_up_and_a_slow_one_is_not() {
-        let (mut client, server) = tokio::io::duplex(8);
-        let mut stream = sniffed(server, &HeadWatch::new());
-        let reading = async {
-            for _ in 0..5 {
-                tokio::time::sleep(Duration::from_secs(119)).await;
-                client.read_exact(&mut [0; 8]).await.unwrap();
-            }
-            // From here on it reads no more.
-            std::future::pending::<()>().await;
-        };
-        let begin = Instant::now();
-        let error = tokio::select! {
-            result = stream.write_all(&[b'x'; 100]) => result.unwrap_err(),
-            () = reading => unreachable!(),
-        };
-        assert_eq!((error.kind(), begin.elapsed().as_secs()), (io::ErrorKind::TimedOut, 5 * 119 + 120));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_still_takes_an_answer_is_not_idle() {
-        let (mut client, server) = tokio::io::duplex(8);
-        let (mut reads, mut writes) = tokio::io::split(sniffed(server, &HeadWatch::new()));
-        let taking = async {
-            for _ in 0..3 {
-                tokio::time::sleep(Duration::from_secs(100)).await;
-                client.read_exact(&mut [0; 8]).await.unwrap();
-            }
-        };
-        let mut bytes = [0; 8];
-        tokio::select! {
-            (written, ()) = async { tokio::join!(writes.write_all(&[b'x'; 32]), taking) } => written.unwrap(),
-            ended = reads.read(&mut bytes) => panic!("{ended:?}"),
-        }
-    }
-
-    #[tokio::test]
-    async fn empty_answers_of_the_parser_get_a_body_and_no_others() {
-        let bare = |status: &str| format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\ndate: x\r\n\r\n");
-        for (status, code) in
-            [("400 Bad Request", "malformed_request"), ("414 URI Too Long", "uri_too_long"), ("431 X", "headers_too_large")]
-        {
-            let (client, server) = tokio::io::duplex(16);
-            let mut stream = sniffed(server, &HeadWatch::new());
-            let write = async move { stream.write_all(bare(status).as_bytes()).await };
-            let read = async {
-                let (mut client, mut answer) = (client, String::new());
-                client.read_to_string(&mut answer).await.map(|_| answer)
-            };
-            let (written, answer) = tokio::join!(write, read);
-            written.unwrap();
-            let answer = answer.unwrap();
-            let (head, body) = parsed(&answer);
-            assert!(head.starts_with(&format!("HTTP/1.1 {}", &status[..3])) && head.contains("connection: close"), "{head}");
-            assert_eq!(body["error"]["code"], code);
-        }
-        for other in ["HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nx-omniroute-request-id: x\r\n\r\n", &bare("404 X"), "4", ""] {
-            assert_eq!(instead_of(other.as_bytes(), Dialect::Messages), None, "{other}");
-        }
-    }
-
-    fn conflict(pieces: &[&str]) -> bool {
-        let watch = HeadWatch::new();
-        let mut stream = sniffed((), &watch);
-        pieces.iter().for_each(|piece| stream.look(piece.as_bytes()));
-        watch.begin_request().0
-    }
-
-    #[tokio::test]
-    async fn both_framing_headers_are_seen_in_any_order_and_in_pieces() {
-        assert!(conflict(&["POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n"]));
-        assert!(conflict(&["POST / HTTP/1.1\r\ntransfer-", "encoding: chunked\r\nCONTENT-LENGTH: 1\r\n\r", "\n"]));
-        assert!(!conflict(&["POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", "\ncontent-length: 1\r\n\r\n"]));
-        assert!(!conflict(&["POST / HTTP/1.1\r\nContent-Length: 40\r\n\r\n\ntransfer-encoding: chunked\r\n\r\n"]));
-        assert!(!conflict(&["POST / HTTP/1.1\r\nContent-Lengths: 40\r\nTransfer-Encoding: chunked\r\n\r\n"]));
-    }
-
-    /// Whatever a lenient parser takes for the end of a line or of a head is one here, and however the bytes are cut.
-    #[tokio::test]
-    async fn bare_line_feeds_and_empty_lines_hide_nothing() {
-        for head in [
-            "POST / HTTP/1.1\nContent-Length: 1\nTransfer-Encoding: chunked\n\n",
-            "POST / HTTP/1.1\nContent-Length: 1\nTransfer-Encoding: chunked\n\r\n",
-            "POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\n",
-            "\r\n\r\nPOST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
-            "\n\nPOST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
-        ] {
-            for cut in 0..head.len() {
-                let (one, two) = head.split_at(cut);
-                assert!(conflict(&[one, two]), "{head:?} cut at {cut}");
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn every_request_of_a_connection_is_looked_at() {
-        let watch = HeadWatch::new();
-        let mut stream = sniffed((), &watch);
-        stream.look(b"GET / HTTP/1.1\r\n\r\n");
-        let (conflict, request) = watch.begin_request();
-        assert!(!conflict);
-        stream.look(b"x\ncontent-length: 1\ntransfer-encoding: chunked\r\n\r\n");
-        drop(request);
-        stream.look(b"GET / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n");
-        assert!(watch.begin_request().0);
-    }
-
-    #[tokio::test]
-    async fn the_rest_of_a_refused_body_is_no_head() {
-        let watch = HeadWatch::new();
-        let mut stream = sniffed((), &watch);
-        stream.look(b"POST / HTTP/1.1\r\ncontent-length: 99\r\n\r\n");
-        let (_, answer) = watch.begin_request();
-        let body = answer.clone();
-        drop(answer);
-        stream.look(b"x\ncontent-length: 1\ntransfer-encoding: chunked\r\n\r\n");
-        drop(body);
-        stream.look(b"GET / HTTP/1.1\r\n\r\n");
-        let (conflict, rest) = watch.begin_request();
-        assert!(!conflict, "the next request is judged by its own head");
-        // The one after it begins before the end of this one was noticed.
-        let (_, next) = watch.begin_request();
-        drop(rest);
-        stream.look(b"x\ncontent-length: 1\ntransfer-encoding: chunked\r\n\r\n");
-        drop(next);
-        stream.look(b"GET / HTTP/1.1\r\n\r\n");
-        assert!(!watch.begin_request().0, "a body is no head, whatever ends before it");
-    }
-}
+#[path = "sniff_tests.rs"]
+mod tests;

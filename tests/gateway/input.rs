@@ -106,6 +106,32 @@ async fn only_json_is_taken() {
 }
 
 #[tokio::test]
+async fn requests_that_do_not_wait_for_the_answer_before_are_not_read() {
+    let (vendor, served) = serve(|_| {}).await;
+    let body = json!({"model": "assistant", "messages": []}).to_string();
+    let post = "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer client\r\n";
+    let plain = format!("{post}content-length: {}\r\n\r\n{body}", body.len());
+    let chunked = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+    let both = format!("{post}content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n{chunked}");
+    let answer = raw(&served, format!("{plain}{both}{plain}").as_bytes()).await;
+    assert_eq!((answer.matches("HTTP/1.1 ").count(), answer.contains("connection: close")), (1, true), "{answer}");
+    assert_eq!(vendor.calls().len(), 1);
+    // Who waits for each answer may go on.
+    let mut stream = TcpStream::connect(served.running.listen_addr()).await.unwrap();
+    for _ in 0..3 {
+        stream.write_all(plain.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        while !answer.contains("total_tokens") || !answer.ends_with('}') {
+            let mut piece = [0; 4_096];
+            let n = stream.read(&mut piece).await.unwrap();
+            assert!(n > 0, "{answer}");
+            answer.push_str(std::str::from_utf8(&piece[..n]).unwrap());
+        }
+    }
+    assert_eq!(vendor.calls().len(), 4);
+}
+
+#[tokio::test]
 async fn ambiguous_lengths_are_refused_in_any_order() {
     let (vendor, served) = serve(|_| {}).await;
     let smuggled = "0\r\n\r\nPOST /v1/chat/completions HTTP/1.1\r\nhost: g\r\n\r\n";
