@@ -313,9 +313,9 @@ impl Sessions {
         self.changed();
     }
 
-    /// Forgets what another connection has picked up; see [`Handoffs::picked_up`].
-    pub fn picked_up(&self, key: &Key, by: &str, began: EpochMs) {
-        if self.handoffs.picked_up(key, by, began) {
+    /// Forgets a hand-off that was told and answered; see [`Handoffs::picked_up`].
+    pub fn picked_up(&self, key: &Key, made: EpochMs) {
+        if self.handoffs.picked_up(key, made) {
             self.changed();
         }
     }

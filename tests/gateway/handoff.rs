@@ -103,6 +103,26 @@ async fn what_was_told_to_an_account_that_failed_is_told_again() {
 }
 
 #[tokio::test]
+async fn what_there_was_no_room_to_tell_is_told_later() {
+    let (vendor, served) = relay(|_| ()).await;
+    vendor.script("a", [answer("a", 10), summary(), Reply::error(429, "slow down").header("retry-after", 60)]);
+    assert_eq!(say(&served, Some("s"), false).await.content(), "a");
+    changes(&served, 1).await;
+    let room = |bytes: u64| {
+        let mut snapshot = (*served.gateway.config().unwrap().snapshot).clone();
+        snapshot.settings.max_buffered_bytes = bytes;
+        served.gateway.load(snapshot, Vec::new()).unwrap();
+    };
+    // Enough for the request and an answer, not for the request with what was handed over.
+    room(400);
+    assert_eq!(say(&served, Some("s"), false).await.content(), "b");
+    room(1 << 26);
+    assert_eq!(say(&served, Some("s"), false).await.content(), "b");
+    let told: Vec<usize> = vendor.seen()[3..].iter().map(|seen| roles(&seen.json()).len()).collect();
+    assert_eq!((told, served.gateway.sessions().version()), (vec![2, 3], 2));
+}
+
+#[tokio::test]
 async fn a_summary_is_made_only_where_it_is_wanted() {
     // Enough left, nothing left, no session: none of these asks for one; the last one does.
     let (vendor, served) = relay(|_| ()).await;

@@ -3,7 +3,7 @@
 
 pub mod store;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use super::config::Loaded;
 use super::engine::Engine;
 use super::pipeline::{Clock, Context, Elsewhere, Purpose, Shared, needs};
 use super::sessions::{Key, Session};
-use super::{Gateway, clock};
+use super::{Gateway, clock, lock};
 use crate::api::time::EpochMs;
 use crate::protocol::Endpoint;
 use crate::protocol::conversation::{Conversation, Place};
@@ -31,13 +31,14 @@ const TTL_MS: u64 = 5 * 3_600_000;
 const SUMMARY_TIME_MS: u64 = 60_000;
 
 /// What the hand-offs of one request are found by.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Relay {
     key: Key,
     /// The combo, by position in the snapshot.
     combo: usize,
-    began: EpochMs,
     policy: Arc<KeyPolicy>,
+    /// Which connections this request told a hand-off, and when that was made.
+    told: Mutex<Vec<(Arc<str>, EpochMs)>>,
 }
 
 impl Relay {
@@ -53,7 +54,7 @@ impl Relay {
         let definition = loaded.snapshot.combos.get(*combo)?;
         definition.options.handoff.as_ref().filter(|_| endpoint.may_stream() && !request.single_call)?;
         let key = session()?.handoff_key(&definition.name);
-        Some(Self { key, combo: *combo, began: request.received, policy: Arc::clone(&request.key) })
+        Some(Self { key, combo: *combo, policy: Arc::clone(&request.key), told: Mutex::default() })
     }
 
     /// The request as it is told to a connection that goes on for another one, with its share of the memory that all bodies may use; `None`
@@ -67,13 +68,17 @@ impl Relay {
         let body = Bytes::from(conversation.with_system(&handoff.turn, Place::First).to_bytes());
         let held = context.shared.gateway().buffers().reserve(body.len() as u64)?;
         let head = scan_request(&body).ok()?;
+        lock(&self.told).push((Arc::clone(&dispatch.connection.name), handoff.made));
         let told = Context { shared: Arc::clone(&context.shared), headers: context.headers.clone(), head, body, purpose: context.purpose };
         Some((told, held))
     }
 
-    /// A connection has answered to the end: what was handed over to it is done with.
+    /// A connection has answered to the end: what this request told it is done with. What could not be told waits for another request.
     pub fn answered(&self, gateway: &Gateway, connection: &str) {
-        gateway.sessions().picked_up(&self.key, connection, self.began);
+        let told = lock(&self.told).iter().rev().find(|(to, _)| **to == *connection).map(|(_, made)| *made);
+        if let Some(made) = told {
+            gateway.sessions().picked_up(&self.key, made);
+        }
     }
 
     /// A connection answers: if it has nearly used up its quota, a summary for its successor is made beside the answer.

@@ -95,11 +95,11 @@ impl Handoffs {
         }
     }
 
-    /// Somebody other than who handed over has gone on with what was there when they began; answers whether there was something to forget.
-    pub fn picked_up(&self, key: &Key, by: &str, began: EpochMs) -> bool {
+    /// Somebody who was told the hand-off that was made at this time has gone on with it; answers whether there was something to forget.
+    pub fn picked_up(&self, key: &Key, made: EpochMs) -> bool {
         let mut shard = self.shard(key);
-        let theirs = matches!(shard.get(key), Some(Entry::There(handoff)) if *handoff.from != *by && handoff.made <= began);
-        theirs && shard.remove(key).is_some()
+        let told = matches!(shard.get(key), Some(Entry::There(handoff)) if handoff.made == made);
+        told && shard.remove(key).is_some()
     }
 
     /// What is to be stored.
@@ -160,9 +160,8 @@ mod tests {
         let all = Handoffs::default();
         let put = || all.claim(key("s"), NOW).then(|| all.put(key("s"), from("a", NOW.plus(10))));
         put().unwrap();
-        assert!(!all.picked_up(&key("s"), "a", NOW), "the account that handed over serves on");
-        assert!(!all.picked_up(&key("s"), "b", EpochMs(NOW.0 - 1)), "it began before there was anything to tell");
-        assert!(all.picked_up(&key("s"), "b", NOW) && !all.picked_up(&key("s"), "b", NOW));
+        assert!(!all.picked_up(&key("s"), EpochMs(NOW.0 - 1)), "another one was told");
+        assert!(all.picked_up(&key("s"), NOW) && !all.picked_up(&key("s"), NOW));
         put().unwrap();
     }
 
