@@ -403,6 +403,26 @@ async fn all_calls_of_a_request_share_one_budget() {
 }
 
 #[tokio::test]
+async fn what_a_composed_request_reads_for_itself_counts_as_held() {
+    let long = json!({"user": "x".repeat(20_000)});
+    for with in [|setup| panel(setup, judged_by_four()), chain as fn(Setup) -> Setup] {
+        for (room, served) in [(50_000, false), (70_000, true)] {
+            let (vendors, setup) = vendors().await;
+            let gateway = with(setup).change(|s| s.settings.max_buffered_bytes = room).start();
+            let got = ask(&gateway, long.clone()).await;
+            if served {
+                assert_eq!(got.status, 200, "{}", got.text());
+            } else {
+                // The body, and the conversation in it: no room is left for what is to be asked.
+                assert_eq!((got.status, got.code().as_str(), got.header("retry-after")), (503, "admission_queue_full", Some("1")));
+                assert_eq!(calls(&vendors), [0; 4]);
+            }
+            assert_eq!(gateway.chat("one/m").await.status, 200, "the memory came back");
+        }
+    }
+}
+
+#[tokio::test]
 async fn checks_of_the_answer_concern_the_panel_and_the_last_step() {
     let (vendors, setup) = vendors().await;
     let checks = |combo: &mut Combo| combo.validate_response.forbidden = vec!["bad".to_owned()];

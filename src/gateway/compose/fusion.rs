@@ -17,7 +17,7 @@ use super::super::pipeline::Purpose;
 use super::super::service::Answered;
 use super::super::{clock, ending};
 use super::hear::{Useless, Voice, code_of, hear};
-use super::{Call, Composed, Question};
+use super::{Call, Composed, Own, Question};
 use crate::protocol::conversation::Conversation;
 use crate::protocol::panel::sources_turn;
 use crate::protocol::restream::as_stream;
@@ -78,23 +78,24 @@ pub(super) async fn answer(composed: &Composed) -> Result<Answered, Box<Refusal>
         return Ok(composed.first(composed.unchanged()).await);
     }
     let judge = judge(composed, &options)?;
-    let conversation = composed.conversation()?;
-    if conversation.offers_tools() {
+    let own = composed.conversation()?;
+    if own.conversation.offers_tools() {
         // Several models cannot call the client's tools at once.
         return Ok(match judge {
             Some(judge) => composed.call(last_call(composed, judge, composed.unchanged())).await,
             None => composed.first(composed.unchanged()).await,
         });
     }
-    let question = composed.question(&conversation.clone().for_reading())?;
+    let question = composed.question(&own.conversation.clone().for_reading())?;
     let panel = match convene(composed, &options, &question).await {
         Ok(panel) => panel,
         Err(answered) => return Ok(answered),
     };
+    drop(question);
     if panel.voices.is_empty() {
         return Ok(nobody(composed, panel));
     }
-    conclude(composed, panel.voices, judge, conversation).await
+    conclude(composed, panel.voices, judge, own).await
 }
 
 /// The model that the combo names as judge.
@@ -188,7 +189,7 @@ async fn conclude(
     composed: &Composed,
     mut voices: Vec<(usize, Voice)>,
     judge: Option<Part>,
-    conversation: Conversation,
+    Own { conversation, held }: Own,
 ) -> Result<Answered, Box<Refusal>> {
     let first = voices.first().map_or(0, |(entry, _)| *entry);
     if voices.len() == 1
@@ -202,7 +203,7 @@ async fn conclude(
     }
     let turn = sources_turn(voices.iter().map(|(_, voice)| voice.text.as_str()));
     let question = composed.question(&conversation.with_user(&turn))?;
-    drop((voices, turn));
+    drop((voices, turn, held));
     Ok(composed.call(last_call(composed, judge.unwrap_or(Part::Entry(first)), question)).await)
 }
 

@@ -77,6 +77,12 @@ struct Call {
     patient: bool,
 }
 
+/// The client's conversation, with its share of the memory that all bodies may use.
+struct Own {
+    conversation: Conversation,
+    held: Buffered,
+}
+
 /// A body for calls, with its share of the memory that all bodies may use.
 #[derive(Clone)]
 struct Question {
@@ -104,17 +110,23 @@ impl Composed {
         self.context.shared.loaded.router.units(self.combo)
     }
 
-    /// The client's conversation.
-    fn conversation(&self) -> Result<Conversation, Box<Refusal>> {
+    /// The client's conversation, beside the body in which it came.
+    fn conversation(&self) -> Result<Own, Box<Refusal>> {
+        let held = self.room(self.context.body.len())?;
         Conversation::parse(self.context.shared.endpoint.dialect(), &self.context.body)
+            .map(|conversation| Own { conversation, held })
             .map_err(|error| Box::new(Refusal::new(400, "invalid_json", error.to_string()).hopeless()))
+    }
+
+    fn room(&self, bytes: usize) -> Result<Buffered, Box<Refusal>> {
+        Ok(self.context.shared.gateway().buffers().reserve(bytes as u64).ok_or_else(ingest::full)?)
     }
 
     /// A conversation as a body to be sent.
     fn question(&self, conversation: &Conversation) -> Result<Question, Box<Refusal>> {
         let body = Bytes::from(conversation.to_bytes());
         let head = scan_request(&body).map_err(|error| unreadable(&error))?;
-        let held = self.context.shared.gateway().buffers().reserve(body.len() as u64).ok_or_else(ingest::full)?;
+        let held = self.room(body.len())?;
         Ok(Question { body, head, _held: Some(Arc::new(held)) })
     }
 

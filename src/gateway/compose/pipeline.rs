@@ -2,40 +2,46 @@
 
 use http::header::RETRY_AFTER;
 
+use super::super::admission::Buffered;
 use super::super::answer::{Refusal, SHOULD_RETRY};
 use super::super::pipeline::Purpose;
 use super::super::service::Answered;
 use super::hear::{Useless, code_of, hear};
-use super::{Call, Composed};
+use super::{Call, Composed, Own};
 use crate::protocol::conversation::Place;
 use crate::routing::Part;
 
 /// Answers the request.
 pub(super) async fn answer(composed: &Composed) -> Result<Answered, Box<Refusal>> {
     let steps = composed.units().len();
-    let (shared, own) = (&composed.context.shared, composed.conversation()?);
-    let mut said: Option<String> = None;
+    let shared = &composed.context.shared;
+    let (mut own, mut said) = (Some(composed.conversation()?), None::<(String, Buffered)>);
     for (entry, unit) in composed.units().iter().enumerate() {
         let last = entry + 1 == steps;
         let continues = said.is_none();
-        let mut conversation = match said.take() {
-            None => own.clone(),
-            Some(text) => own.clone().replaced_by(&text),
+        let question = {
+            let Some(Own { conversation, .. }) = &own else { break };
+            let mut conversation = match said.take() {
+                None => conversation.clone(),
+                Some((text, _held)) => conversation.clone().replaced_by(&text),
+            };
+            if let Some(prompt) = &unit.prompt {
+                conversation = conversation.with_system(prompt, Place::AfterSystem);
+            }
+            if !last {
+                conversation = conversation.for_reading();
+            }
+            composed.question(&conversation)?
         };
-        if let Some(prompt) = &unit.prompt {
-            conversation = conversation.with_system(prompt, Place::AfterSystem);
-        }
-        if !last {
-            conversation = conversation.for_reading();
-        }
+        // Nothing is asked after the last one.
+        drop(own.take_if(|_| last));
         let purpose = if last { composed.context.purpose } else { Purpose::Step(composed.combo) };
-        let call = Call { part: Part::Entry(entry), question: composed.question(&conversation)?, purpose, continues, patient: true };
-        let answered = composed.call(call).await;
+        let answered = composed.call(Call { part: Part::Entry(entry), question, purpose, continues, patient: true }).await;
         if last {
             return Ok(answered);
         }
         match hear(answered, shared.endpoint.dialect(), purpose.most_held(), shared.gateway().buffers()).await {
-            Ok(voice) => said = Some(voice.text),
+            Ok(voice) => said = Some((voice.text, voice.held)),
             Err(useless) => return Err(Box::new(failed(entry + 1, &unit.name, &useless))),
         }
     }
