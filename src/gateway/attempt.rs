@@ -198,7 +198,7 @@ async fn turn(account: &Account, combo: Option<&Combo>, has_slot: bool, ends: Ep
 fn gates(shared: &Shared, account: &Account, dispatch: &Dispatch) -> Option<Gated> {
     let now = clock::now();
     let combo = dispatch.combo.and_then(|index| shared.loaded.snapshot.combos.get(index));
-    let empty = account.learned.empty_until(now).and_then(|until| account.limits.while_empty(until, now));
+    let empty = account.learned.empty(now).and_then(|empty| account.limits.while_empty(empty, now));
     account.limits.of(&dispatch.model, &dispatch.target, combo, empty)
 }
 

@@ -80,6 +80,8 @@ struct Gate {
     /// Dispatches of the last minute, oldest first; kept only while a per-minute cap is asked for.
     recent: VecDeque<EpochMs>,
     blocked_until: Option<EpochMs>,
+    /// Least time between two dispatches as long as anybody waits; they came together, and must not go together.
+    pace_ms: u64,
 }
 
 impl Gate {
@@ -88,8 +90,9 @@ impl Gate {
             self.recent.pop_front();
         }
         let mut earliest = self.blocked_until.unwrap_or(now);
-        if let Some(last) = self.last.filter(|_| limit.min_interval_ms > 0) {
-            earliest = earliest.max(last.plus(limit.min_interval_ms));
+        let interval = limit.min_interval_ms.max(self.pace_ms);
+        if let Some(last) = self.last.filter(|_| interval > 0) {
+            earliest = earliest.max(last.plus(interval));
         }
         let cap = limit.per_minute as usize;
         if cap > 0 && self.recent.len() >= cap {
@@ -106,8 +109,15 @@ impl Gate {
     fn enter(&mut self, limit: &Limit, now: EpochMs) {
         self.used += 1;
         self.last = Some(now);
+        self.relax();
         if limit.per_minute > 0 {
             self.recent.push_back(now);
+        }
+    }
+
+    fn relax(&mut self) {
+        if self.waiting == 0 {
+            self.pace_ms = 0;
         }
     }
 
@@ -200,9 +210,10 @@ impl Gates {
         }
     }
 
-    /// Nobody passes this gate before `until`.
-    pub fn block(&mut self, gate: &GateId, until: EpochMs) {
+    /// Nobody passes this gate before `until`, and nobody less than `pace_ms` after another one as long as anybody waits for it.
+    pub fn block(&mut self, gate: &GateId, until: EpochMs, pace_ms: u64) {
         let gate = self.gates.entry(gate.clone()).or_default();
+        gate.pace_ms = pace_ms;
         gate.blocked_until = gate.blocked_until.max(Some(until));
     }
 
@@ -277,6 +288,7 @@ fn forget(gates: &mut HashMap<GateId, Gate>, wants: &[Want], aged: bool) {
         if let Some(gate) = gates.get_mut(&want.gate) {
             gate.waiting = gate.waiting.saturating_sub(1);
             gate.aged = gate.aged.saturating_sub(u32::from(aged));
+            gate.relax();
         }
     }
 }
@@ -457,10 +469,24 @@ mod tests {
     fn a_blocked_gate_opens_by_itself() {
         let mut gates = Gates::default();
         let a = wants([slots("a", 5)]);
-        gates.block(&GateId::Credential("a".into()), NOW.plus(500));
-        gates.block(&GateId::Credential("a".into()), NOW.plus(100));
+        gates.block(&GateId::Credential("a".into()), NOW.plus(500), 0);
+        gates.block(&GateId::Credential("a".into()), NOW.plus(100), 0);
         assert_eq!(gates.try_enter(&a, NOW.plus(499)), Err(Blocked::Pace(NOW.plus(500))));
         assert_eq!(gates.try_enter(&a, NOW.plus(500)), Ok(()));
+    }
+
+    #[test]
+    fn who_waited_for_a_reset_goes_at_a_pace_and_nobody_overtakes() {
+        let mut gates = Gates::default();
+        let (gate, a) = (GateId::Credential("a".into()), wants([slots("a", 5)]));
+        let at = |ms: u64| NOW.plus(500 + ms);
+        gates.block(&gate, at(0), 100);
+        let tickets: Vec<u64> = (0..3).map(|_| gates.wait(a.clone(), NOW)).collect();
+        assert_eq!(gates.pump(at(0)), (vec![tickets[0]], Some(at(100))));
+        assert_eq!(gates.try_enter(&a, at(50)), Err(Blocked::Pace(at(100))));
+        assert_eq!(gates.pump(at(100)), (vec![tickets[1]], Some(at(200))));
+        gates.give_up(tickets[2]);
+        assert_eq!([gates.try_enter(&a, at(101)), gates.try_enter(&a, at(101))], [Ok(()), Ok(())], "nobody waits any more");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use http::HeaderMap;
 use serde::Serialize;
@@ -25,6 +25,18 @@ pub struct Bucket {
     pub reset_time: Option<EpochMs>,
 }
 
+/// An empty bucket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Empty {
+    /// When it is full again.
+    pub until: EpochMs,
+    /// What whoever waited for that leaves between one dispatch and the next, milliseconds: together they would empty it at once.
+    pub pace_ms: u64,
+}
+
+/// Pace where the size of the bucket does not say it (routing spec 8.3).
+const PACE_MS: u64 = 200;
+
 /// How all names in [`BUCKETS`] begin.
 const PREFIXES: [&str; 2] = ["x-ratelimit-", "anthropic-ratelimit-"];
 /// Header names of a bucket: limit, remaining, reset.
@@ -41,6 +53,8 @@ pub struct Learned {
     buckets: Mutex<Vec<Bucket>>,
     /// Milliseconds since the epoch until which a bucket is empty; 0 = none is.
     empty_until: AtomicI64,
+    /// See [`Empty::pace_ms`].
+    pace_ms: AtomicU64,
 }
 
 impl Learned {
@@ -54,15 +68,18 @@ impl Learned {
         if found.is_empty() {
             return;
         }
-        let empty = found.iter().filter(|b| b.remaining == Some(0)).filter_map(|b| b.reset_time).max();
-        self.empty_until.store(empty.map_or(0, |until| until.0), Ordering::Relaxed);
+        let empty =
+            found.iter().filter(|b| b.remaining == Some(0)).filter_map(|b| Some((b.reset_time?, b))).max_by_key(|(until, _)| *until);
+        self.pace_ms.store(empty.map_or(0, |(_, bucket)| bucket.pace_ms()), Ordering::Relaxed);
+        self.empty_until.store(empty.map_or(0, |(until, _)| until.0), Ordering::Relaxed);
         *self.buckets.lock().unwrap_or_else(PoisonError::into_inner) = found;
     }
 
-    /// Until when a bucket is known to be empty.
+    /// The bucket that is known to be empty.
     #[must_use]
-    pub fn empty_until(&self, now: EpochMs) -> Option<EpochMs> {
-        Some(EpochMs(self.empty_until.load(Ordering::Relaxed))).filter(|until| *until > now)
+    pub fn empty(&self, now: EpochMs) -> Option<Empty> {
+        let until = Some(EpochMs(self.empty_until.load(Ordering::Relaxed))).filter(|until| *until > now)?;
+        Some(Empty { until, pace_ms: self.pace_ms.load(Ordering::Relaxed) })
     }
 
     /// The buckets; those that were full again meanwhile are left out.
@@ -70,6 +87,16 @@ impl Learned {
     pub fn buckets(&self, now: EpochMs) -> Vec<Bucket> {
         let buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         buckets.iter().filter(|b| b.reset_time.is_none_or(|at| at > now)).cloned().collect()
+    }
+}
+
+impl Bucket {
+    /// See [`Empty::pace_ms`]. A number of requests is one per minute, as far as anybody can tell.
+    fn pace_ms(&self) -> u64 {
+        match self.limit {
+            Some(limit) if self.window == "requests" && limit > 0 => (60_000 / limit).saturating_sub(10),
+            _ => PACE_MS,
+        }
     }
 }
 
@@ -112,18 +139,18 @@ mod tests {
             Bucket { window: "tokens", limit: Some(90_000), remaining: Some(12), reset_time: None },
         ];
         assert_eq!(openai.buckets(NOW), expected);
-        assert_eq!(openai.empty_until(NOW), Some(NOW.plus(90_000)));
-        assert_eq!(openai.empty_until(NOW.plus(90_000)), None);
+        assert_eq!(openai.empty(NOW), Some(Empty { until: NOW.plus(90_000), pace_ms: 990 }));
+        assert_eq!(openai.empty(NOW.plus(90_000)), None);
         assert_eq!(openai.buckets(NOW.plus(90_000)).len(), 1);
         let anthropic = learned(&[("anthropic-ratelimit-requests-limit", "5"), ("anthropic-ratelimit-requests-remaining", "4")]);
         assert_eq!(anthropic.buckets(NOW).first().map(|b| (b.limit, b.remaining)), Some((Some(5), Some(4))));
-        assert_eq!(anthropic.empty_until(NOW), None);
+        assert_eq!(anthropic.empty(NOW), None);
     }
 
     #[test]
     fn an_answer_without_such_headers_changes_nothing() {
         let known = learned(&[("x-ratelimit-remaining-requests", "0"), ("x-ratelimit-reset-requests", "30s")]);
         known.read(&HeaderMap::new(), NOW);
-        assert_eq!(known.empty_until(NOW), Some(NOW.plus(30_000)));
+        assert_eq!(known.empty(NOW), Some(Empty { until: NOW.plus(30_000), pace_ms: 200 }));
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::gates::{GateId, Limit, Want, joined};
+use super::learned::Empty;
 use super::queue::{Patience, Queue};
 use crate::api::time::EpochMs;
 use crate::snapshot::{Combo, Connection, Provider, Settings, Snapshot, Strategy};
@@ -117,10 +118,11 @@ impl Limits {
     /// The gate that stays shut while a bucket of the provider is known to be empty, beside those of [`Self::of`]; `None` when that takes
     /// longer than anybody waits here: then the provider itself is asked.
     #[must_use]
-    pub fn while_empty(&self, until: EpochMs, now: EpochMs) -> Option<Want> {
-        let credential = self.credential.clone().filter(|_| Duration::from_millis(until.since(now)) <= self.patience.max_wait)?;
+    pub fn while_empty(&self, empty: Empty, now: EpochMs) -> Option<Want> {
+        let patient = Duration::from_millis(empty.until.since(now)) <= self.patience.max_wait;
+        let credential = self.credential.clone().filter(|_| patient)?;
         let gate = GateId::Credential(credential);
-        self.queue.block(&gate, until);
+        self.queue.block(&gate, empty.until, empty.pace_ms);
         Some(Want { gate, limit: Limit { slots: u32::MAX, ..Limit::default() } })
     }
 
@@ -229,8 +231,9 @@ mod tests {
         let queue = Arc::new(Queue::default());
         let limits = Limits::new(&provider("p"), &one, &settings, Arc::clone(&queue));
         let now = EpochMs(1_800_000_000_000);
-        assert!(limits.while_empty(now.plus(30_001), now).is_none(), "nobody waits for that long");
-        let gated = limits.of("big", &"t".into(), None, limits.while_empty(now.plus(30_000), now)).unwrap();
+        let empty = |ms| Empty { until: now.plus(ms), pace_ms: 0 };
+        assert!(limits.while_empty(empty(30_001), now).is_none(), "nobody waits for that long");
+        let gated = limits.of("big", &"t".into(), None, limits.while_empty(empty(30_000), now)).unwrap();
         let slots: Vec<u32> = gated.wants.iter().map(|want| want.limit.slots).collect();
         assert_eq!((slots, queue.try_pass(&gated.wants).is_err()), (vec![u32::MAX, 1], true));
     }

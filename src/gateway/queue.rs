@@ -202,9 +202,9 @@ impl Queue {
         (state, entered)
     }
 
-    /// Nobody passes this gate before `until`.
-    pub fn block(&self, gate: &GateId, until: EpochMs) {
-        self.state().gates.block(gate, until);
+    /// Nobody passes this gate before `until`; those who waited for that, `pace_ms` apart.
+    pub fn block(&self, gate: &GateId, until: EpochMs, pace_ms: u64) {
+        self.state().gates.block(gate, until, pace_ms);
     }
 
     fn late(&self, wants: &[Want]) -> QueueError {
@@ -317,7 +317,7 @@ mod tests {
     async fn a_queue_has_one_timer_however_many_wait() {
         const N: usize = 200;
         let (queue, wants) = (Arc::new(Queue::default()), wants(u32::MAX, 0));
-        queue.block(&GateId::Credential("a".into()), clock::now().plus(40));
+        queue.block(&GateId::Credential("a".into()), clock::now().plus(40), 0);
         let waiting: Vec<_> = (0..N)
             .map(|_| {
                 let (queue, wants) = (Arc::clone(&queue), Arc::clone(&wants));
@@ -332,6 +332,17 @@ mod tests {
         while queue.state().timed {
             tokio::task::yield_now().await;
         }
+    }
+
+    #[tokio::test]
+    async fn who_waited_for_a_reset_goes_one_by_one() {
+        let (queue, wants) = (Arc::new(Queue::default()), wants(u32::MAX, 0));
+        queue.block(&GateId::Credential("a".into()), clock::now().plus(20), 30);
+        let begin = Instant::now();
+        let turn = || queue.pass(&wants, patience(60_000, 0));
+        let (one, two, three) = tokio::join!(turn(), turn(), turn());
+        assert!(one.is_ok() && two.is_ok() && three.is_ok());
+        assert!(begin.elapsed() >= Duration::from_millis(75), "{:?}", begin.elapsed());
     }
 
     #[tokio::test]
