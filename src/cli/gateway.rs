@@ -3,7 +3,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::io::Read;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -11,7 +10,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flate2::read::GzDecoder;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Secret;
 use kube::runtime::WatchStreamExt;
@@ -23,13 +21,12 @@ use crate::gateway::Gateway;
 use crate::gateway::server::{self, ServerOptions, StartError};
 use crate::gateway::store::{Memory, Sqlite, Store};
 use crate::resilience::Checkpoint;
+use crate::snapshot::packed::{self, UnpackError};
 use crate::snapshot::{Snapshot, SnapshotError};
 use crate::telemetry::{self, LogFormat};
 
 /// The key of the config Secret that this version reads.
 const CONFIG_KEY: &str = "snapshot.json.gz";
-/// Largest document after decompression; a Secret holds at most 1 MiB before it.
-const MAX_DOCUMENT: u64 = 64 * 1024 * 1024;
 /// Between two looks at the mounted file while nothing else brings changes.
 const POLL: Duration = Duration::from_millis(500);
 
@@ -81,8 +78,8 @@ enum GatewayError {
 enum DocumentError {
     #[error("reading {0}: {1}")]
     File(String, #[source] std::io::Error),
-    #[error("decompressing {0}: {1}")]
-    Gzip(String, #[source] std::io::Error),
+    #[error("unpacking {0}: {1}")]
+    Packed(String, #[source] UnpackError),
     #[error("the Secret `{0}` has no key `{CONFIG_KEY}`")]
     NoKey(String),
     #[error(transparent)]
@@ -172,9 +169,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, DocumentError> {
 }
 
 fn unpack(packed: &[u8], name: &str) -> Result<Vec<u8>, DocumentError> {
-    let mut bytes = Vec::new();
-    let read = GzDecoder::new(packed).take(MAX_DOCUMENT).read_to_end(&mut bytes);
-    read.map(|_| bytes).map_err(|error| DocumentError::Gzip(name.to_owned(), error))
+    packed::unpack(packed).map_err(|error| DocumentError::Packed(name.to_owned(), error))
 }
 
 /// Serves a snapshot, or refuses it and says why; the last good one stays.
@@ -297,10 +292,7 @@ mod tests {
 
     #[test]
     fn documents_are_unpacked_and_broken_ones_named() {
-        use std::io::Write;
-        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-        gzip.write_all(b"{}").unwrap();
-        assert_eq!(unpack(&gzip.finish().unwrap(), "x").unwrap(), b"{}");
+        assert_eq!(unpack(&packed::pack(b"{}"), "x").unwrap(), b"{}");
         assert!(unpack(b"plain", "the file").unwrap_err().to_string().contains("the file"));
     }
 }

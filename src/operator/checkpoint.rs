@@ -3,24 +3,21 @@
 //! It is fed from the pods, written at most once in five seconds and only when its content changed, and mounted into every pod.
 
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::time::{Duration, Instant};
 
-use flate2::read::GzDecoder;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::ConfigMap;
 
 use super::apply::Owner;
-use super::build::{Meta, compress, names};
+use super::build::{Meta, names};
 use super::child::{Child, ChildKind};
 use crate::resilience::Checkpoint;
+use crate::snapshot::packed;
 
 /// Least time between two writes.
 pub const INTERVAL: Duration = Duration::from_secs(5);
 /// A ConfigMap holds at most 1 MiB.
 const MAX_BYTES: usize = 1 << 20;
-/// A checkpoint that unpacks to more than this is not ours.
-const MAX_JSON_BYTES: u64 = 64 << 20;
 
 /// When to ask the pods for their checkpoint. Pure.
 #[derive(Debug, Default)]
@@ -79,7 +76,7 @@ pub enum PackError {
 /// # Errors
 /// If it does not fit.
 pub fn child(owner: &Owner, checkpoint: &Checkpoint) -> Result<Child, PackError> {
-    let gzip = compress(&serde_json::to_vec(checkpoint)?);
+    let gzip = packed::pack(&serde_json::to_vec(checkpoint)?);
     if gzip.len() > MAX_BYTES {
         return Err(PackError::TooLarge { bytes: gzip.len() });
     }
@@ -95,9 +92,7 @@ pub fn child(owner: &Owner, checkpoint: &Checkpoint) -> Result<Child, PackError>
 #[must_use]
 pub fn unpack(map: &ConfigMap) -> Option<Checkpoint> {
     let gzip = &map.binary_data.as_ref()?.get(names::CHECKPOINT_KEY)?.0;
-    let mut json = Vec::new();
-    GzDecoder::new(gzip.as_slice()).take(MAX_JSON_BYTES).read_to_end(&mut json).ok()?;
-    Checkpoint::from_json(&json).ok()
+    Checkpoint::from_json(&packed::unpack(gzip).ok()?).ok()
 }
 
 #[cfg(test)]

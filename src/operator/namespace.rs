@@ -1,12 +1,10 @@
 //! Brings one namespace up to date: gather, compile, build, apply, report.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::Read;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use flate2::read::GzDecoder;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret as KubeSecret};
 use kube::{Api, Client, ResourceExt};
@@ -37,7 +35,7 @@ use crate::api::time::EpochMs;
 use crate::compile::{Compiled, Environment, Finding, Options, Severity, compile};
 use crate::oauth::Refresher;
 use crate::resilience::Checkpoint;
-use crate::snapshot::{Command, Snapshot};
+use crate::snapshot::{Command, Snapshot, packed};
 
 /// No ready pod for this long: the gateway is deserted, and statuses say so.
 const DESERTED: Duration = Duration::from_secs(10);
@@ -562,9 +560,7 @@ fn judge_size(delivery: &Delivery, snapshot: &Snapshot, settings: &str, findings
 /// Reads the snapshot of a config Secret; one that cannot be read is as good as none.
 fn unpack(secret: &KubeSecret) -> Option<Snapshot> {
     let data: &BTreeMap<_, _> = secret.data.as_ref()?;
-    let mut json = Vec::new();
-    GzDecoder::new(data.get(names::CONFIG_KEY)?.0.as_slice()).take(256 << 20).read_to_end(&mut json).ok()?;
-    Snapshot::from_json(&json).ok()
+    Snapshot::from_json(&packed::unpack(&data.get(names::CONFIG_KEY)?.0).ok()?).ok()
 }
 
 fn now() -> EpochMs {

@@ -4,6 +4,7 @@
 //! name, so that the same resources in any order give byte-identical canonical JSON.
 
 mod combo;
+pub mod packed;
 mod provider;
 mod rule;
 mod secret;

@@ -1,14 +1,13 @@
 //! The config Secret: one canonical snapshot, compressed so that the same snapshot always gives the same bytes.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 
-use flate2::{Compression, GzBuilder};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 
 use super::{ANNOTATION_HASH, Meta, names};
 use crate::operator::child::{Child, ChildKind};
+use crate::snapshot::packed::pack;
 use crate::snapshot::{SCHEMA_VERSION, Snapshot};
 
 /// The sum of a Secret's values may be at most this (decisions 10.18).
@@ -45,7 +44,7 @@ impl Delivery {
     /// If it cannot be represented in JSON, which no snapshot can fail at.
     pub fn pack(snapshot: &Snapshot) -> Result<Self, serde_json::Error> {
         let json = snapshot.canonical_json()?;
-        Ok(Self { hash: snapshot.hash()?, gzip: compress(&json), json_bytes: json.len() })
+        Ok(Self { hash: snapshot.hash()?, gzip: pack(&json), json_bytes: json.len() })
     }
 
     /// How large it is.
@@ -57,15 +56,6 @@ impl Delivery {
             _ => Size::Good,
         }
     }
-}
-
-/// Gzip with no time and no name in its header.
-#[must_use]
-pub fn compress(bytes: &[u8]) -> Vec<u8> {
-    let mut encoder = GzBuilder::new().mtime(0).write(Vec::new(), Compression::default());
-    // Writing to memory cannot fail.
-    let _ = encoder.write_all(bytes);
-    encoder.finish().unwrap_or_default()
 }
 
 /// The parts of a snapshot that take most of its room, largest first, for the message that refuses it.
@@ -113,16 +103,14 @@ fn key(version: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Read;
+    use crate::snapshot::packed::unpack;
 
     #[test]
     fn the_same_snapshot_gives_the_same_bytes() {
         let snapshot = Snapshot { schema_version: 1, ..Snapshot::default() };
         let (a, b) = (Delivery::pack(&snapshot).unwrap(), Delivery::pack(&snapshot).unwrap());
         assert_eq!(a, b);
-        assert_eq!(&a.gzip[4..8], [0; 4], "no time in the header");
-        let mut json = Vec::new();
-        flate2::read::GzDecoder::new(a.gzip.as_slice()).read_to_end(&mut json).unwrap();
+        let json = unpack(&a.gzip).unwrap();
         assert_eq!(Snapshot::from_json(&json).unwrap(), snapshot);
         assert_eq!(json.len(), a.json_bytes);
     }

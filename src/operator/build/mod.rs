@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
-pub use delivery::{Delivery, MAX_BYTES, Size, WARN_BYTES, compress, largest};
+pub use delivery::{Delivery, MAX_BYTES, Size, WARN_BYTES, largest};
 
 use super::apply::Owner;
 use super::child::{Child, ChildKind};
