@@ -3,6 +3,8 @@
 
 #[path = "support/metrics.rs"]
 mod metrics;
+#[path = "reference/sources.rs"]
+mod sources;
 
 use std::fmt::Write as _;
 

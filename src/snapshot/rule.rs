@@ -28,7 +28,7 @@ pub struct Rule {
     pub transport: Option<RuleTransport>,
     /// True = count, do not act.
     pub shadow: bool,
-    /// True = the provider default of spec 9.5.
+    /// True = the provider default (spec: resilience 9.5).
     pub catch_all: bool,
     /// What it says.
     pub verdict: RuleVerdict,

@@ -6,6 +6,7 @@ use http_body_util::Full;
 use omniroute::snapshot::{Handoff, Strategy};
 use serde_json::{Value, json};
 
+use crate::eventually::eventually;
 use crate::support::{Got, Reply, Served, Setup, Vendor, request};
 
 /// Provider `one` with the accounts a and b, and the combo `relay`.
@@ -46,12 +47,7 @@ async fn say(served: &Served, session: Option<&str>, stream: bool) -> Got {
 
 /// Waits until so many changes of what sessions remember have happened.
 async fn changes(served: &Served, wanted: u64) {
-    let reached = async {
-        while served.gateway.sessions().version() < wanted {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), reached).await.expect("the summary is kept");
+    eventually("the summary is kept", Duration::from_secs(20), async || served.gateway.sessions().version() >= wanted).await;
     assert_eq!(served.gateway.sessions().version(), wanted);
 }
 

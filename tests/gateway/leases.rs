@@ -1,5 +1,8 @@
 //! Exclusive leases: one session owns one connection, and the fences say so.
 
+use std::time::Duration;
+
+use crate::eventually::eventually;
 use crate::support::{Got, Reply, Served, Setup, Vendor, request};
 use bytes::Bytes;
 use http_body_util::Full;
@@ -102,7 +105,7 @@ async fn who_waits_gets_what_is_given_back() {
     acquire(&served, ONE).await;
     let waiting = lease(&served, TWO, json!({"action": "acquire", "model": "assistant", "waitMs": 20_000}));
     let release = async {
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        eventually("the other asks", Duration::from_secs(20), async || served.gateway.metrics().in_flight() == 1).await;
         lease(&served, ONE, json!({"action": "release", "generation": 1, "reason": "CLIENT_CANCELLED"})).await
     };
     let (waited, released) = tokio::join!(waiting, release);

@@ -1,8 +1,9 @@
 //! A gateway over time: reloads, restarts, aborts, the end.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::eventually::eventually;
 use crate::support::{Reply, Served, Setup};
 use omniroute::gateway::sessions::{Sessions, response_key};
 use omniroute::gateway::store::{Document, Memory, Sqlite, Store};
@@ -142,19 +143,16 @@ async fn state_survives_a_kill_by_the_second() {
     let served = Served::start(first);
     assert_eq!(served.chat("assistant").await.content(), "b");
     let until = served.connection("a").await["until"].clone();
-    let begin = Instant::now();
-    let second = loop {
-        // Another process looks at the file while the first is still there: a killed one closes nothing either.
-        let second = Gateway::new(Box::new(Sqlite::open(&path).unwrap())).unwrap();
-        second.prepare_restore(None).unwrap();
-        second.load(setup.0.clone(), Vec::new()).unwrap();
-        if second.state().connections[0].until.is_some() {
-            break second;
-        }
-        assert!(begin.elapsed() < Duration::from_secs(15));
-        tokio::time::sleep(Duration::from_millis(50)).await;
+    let mut second = None;
+    // Another process looks at the file while the first is still there: a killed one closes nothing either.
+    let knows = async || {
+        let other = Gateway::new(Box::new(Sqlite::open(&path).unwrap())).unwrap();
+        other.prepare_restore(None).unwrap();
+        other.load(setup.0.clone(), Vec::new()).unwrap();
+        second.insert(other).state().connections[0].until.is_some()
     };
-    let again = Served::start(second);
+    eventually("the file tells", Duration::from_secs(15), knows).await;
+    let again = Served::start(second.unwrap());
     assert_eq!(again.connection("a").await["until"], until);
     assert_eq!(again.chat("assistant").await.content(), "b");
     assert_eq!(vendor.calls(), ["a", "b", "b"]);
@@ -188,11 +186,7 @@ async fn a_client_that_leaves_cancels_the_upstream_call_and_blames_nobody() {
     stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
     vendor.called(1).await;
     drop(stream);
-    let begin = Instant::now();
-    while served.gateway.metrics().in_flight() > 0 {
-        assert!(begin.elapsed() < Duration::from_secs(5), "the abort ends the request");
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    eventually("the abort ends the request", Duration::from_secs(5), async || served.gateway.metrics().in_flight() == 0).await;
     let state = served.connection("a").await;
     assert_eq!((&state["state"], &state["inFlight"]), (&"Active".into(), &0.into()));
     let metrics =
@@ -209,7 +203,6 @@ async fn the_end_lets_running_requests_finish_and_takes_no_new_ones() {
     let body = http_body_util::Full::from(r#"{"model":"assistant","messages":[]}"#);
     let request = crate::support::request("POST", "/v1/chat/completions", "client").body(body).unwrap();
     let running = tokio::spawn(async move { crate::support::call(listen, request).await.content() });
-    let begin = Instant::now();
     vendor.called(1).await;
     let ready = async || {
         let request = http::Request::builder().uri("/readyz").body(http_body_util::Full::<bytes::Bytes>::default()).unwrap();
@@ -217,9 +210,7 @@ async fn the_end_lets_running_requests_finish_and_takes_no_new_ones() {
     };
     assert_eq!(ready().await, 200);
     let drained = tokio::spawn(server.drain());
-    while ready().await == 200 {
-        assert!(begin.elapsed() < Duration::from_secs(20));
-    }
+    eventually("nothing new is taken", Duration::from_secs(20), async || ready().await != 200).await;
     assert_eq!(running.await.unwrap(), "a");
     drained.await.unwrap();
     let mut byte = [0];

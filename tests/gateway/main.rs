@@ -3,6 +3,8 @@
 
 mod bugs;
 mod compose;
+#[path = "../support/eventually.rs"]
+mod eventually;
 mod failover;
 mod handoff;
 mod hedging;

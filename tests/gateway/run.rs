@@ -4,12 +4,17 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::eventually::eventually;
 use crate::support::{Got, Reply, Vendor, call, request};
 use crate::token_endpoint::{AUTHORITY, TokenEndpoint};
 use bytes::Bytes;
 use http_body_util::Full;
+use omniroute::api::time::EpochMs;
+use omniroute::gateway::store::{Document, Sqlite, Store as _};
+use omniroute::resilience::Checkpoint;
+use serde_json::json;
 
 /// A running process; killed when the test is over.
 pub struct Run {
@@ -56,12 +61,7 @@ impl Run {
 
     /// Asks until the condition holds; answers how long that took.
     async fn until(&self, what: &str, condition: impl AsyncFn(&Self) -> bool) -> Duration {
-        let begin = Instant::now();
-        while !condition(self).await {
-            assert!(begin.elapsed() < Duration::from_secs(20), "{what}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        begin.elapsed()
+        eventually(what, Duration::from_secs(20), async || condition(self).await).await
     }
 
     pub fn signal(&self, name: &str) {
@@ -183,6 +183,17 @@ spec: {strategy: Priority, targets: [{provider: fake, model: m1}]}
     run.until("the removed combo", async |run: &Run| run.chat("second").await.status == 404).await;
 }
 
+/// Waits until the file holds the deadline that the first connection has now.
+async fn saved(run: &Run, file: &std::path::Path) {
+    let until = run.state().await["connections"][0]["until"].clone();
+    let holds = async || {
+        let Some(json) = Sqlite::open(file).unwrap().load(Document::Ledger).unwrap() else { return false };
+        let kept = Checkpoint::from_json(&json).unwrap().connections.remove("a").unwrap_or_default().into_values();
+        kept.filter_map(|memory| memory.cooldown).any(|cooldown| json!(EpochMs(cooldown.until_ms)) == until)
+    };
+    eventually("the state is saved", Duration::from_secs(20), holds).await;
+}
+
 #[tokio::test]
 async fn state_survives_a_kill_and_a_command_acts_once() {
     let vendor = Vendor::start().await;
@@ -192,7 +203,7 @@ async fn state_survives_a_kill_and_a_command_acts_once() {
     let more = ["--state-file", file.to_str().unwrap()];
     let run = Run::start(&folder.0, &more);
     assert_eq!(run.chat("assistant").await.content(), "b");
-    tokio::time::sleep(Duration::from_secs(2)).await; // the promise is one second
+    saved(&run, &file).await;
     run.signal("KILL");
     drop(run);
     let run = Run::start(&folder.0, &more);
@@ -207,7 +218,7 @@ async fn state_survives_a_kill_and_a_command_acts_once() {
     );
     run.until("the command", async |run: &Run| run.state().await["connections"][0]["state"] == "Active").await;
     assert_eq!(run.chat("assistant").await.content(), "b", "it is limited still");
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    saved(&run, &file).await;
     run.signal("KILL");
     drop(run);
     let run = Run::start(&folder.0, &more);
@@ -225,15 +236,8 @@ async fn sigterm_ends_the_process_in_time() {
         run.signal("TERM");
     });
     assert_eq!(got.content(), "a", "running requests finish");
-    let begin = Instant::now();
-    let status = loop {
-        if let Some(status) = run.child.try_wait().unwrap() {
-            break status;
-        }
-        assert!(begin.elapsed() < Duration::from_secs(10));
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    };
-    assert!(status.success());
+    eventually("the end", Duration::from_secs(10), async || run.child.try_wait().unwrap().is_some()).await;
+    assert!(run.child.wait().unwrap().success());
 }
 
 #[tokio::test]

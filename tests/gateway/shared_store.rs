@@ -15,6 +15,7 @@ use omniroute::resilience::Selection;
 use omniroute::snapshot::{KeyScope, Secret, StateStore, Strategy};
 use serde_json::{Value, json};
 
+use crate::eventually::eventually;
 use crate::support::{Got, Reply, Served, Setup, Vendor, request};
 use crate::tools;
 
@@ -87,12 +88,8 @@ fn launch(program: &PathBuf, port: &[&str]) -> Child {
 }
 
 /// Waits for something that is told to nobody.
-async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
-    let begin = Instant::now();
-    while !holds().await {
-        assert!(begin.elapsed() < PATIENCE, "{what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+async fn until(what: &str, holds: impl AsyncFnMut() -> bool) {
+    eventually(what, PATIENCE, holds).await;
 }
 
 fn setup(vendor: &Vendor, redis: &Redis) -> Setup {
@@ -254,6 +251,7 @@ async fn traffic_goes_on_while_the_store_is_away_and_leases_wait() {
                 let got = first.chat("assistant").await;
                 assert_eq!(got.status, 200, "{}", got.text());
                 answered += 1;
+                // The pace of the traffic, so that it leaves the processor to the others.
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             answered

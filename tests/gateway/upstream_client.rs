@@ -462,6 +462,7 @@ async fn idle_connections_expire() {
     let limits = PoolLimits { idle_timeout: Duration::from_millis(50), ..PoolLimits::default() };
     let (client, up) = (Client::new(limits), upstream(&base));
     whole(send(&client, &up, CHAT).await.expect("answer")).await;
+    // Idle time is the subject: only more of it than allowed ends a connection.
     tokio::time::sleep(Duration::from_millis(80)).await;
     whole(send(&client, &up, CHAT).await.expect("answer")).await;
     assert_eq!(*count.lock().expect("lock"), 2);

@@ -2,6 +2,8 @@
 //! every test is skipped. Gateway pods are played by this process, so that what they say can be scripted.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "../support/eventually.rs"]
+mod eventually;
 mod faults;
 mod gateways;
 mod metrics;
@@ -309,6 +311,7 @@ async fn the_checkpoint_follows_the_pods() {
         pod.remember(|c| {
             c.rules.insert("r".into(), matches(n));
         });
+        // Spread over less than the least time between two writes, which is the subject.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let second = cluster.until("ConfigMap", "omniroute-gateway-checkpoint", "written again", within, |o| packed(o) != packed(&first)).await;
@@ -335,6 +338,7 @@ async fn a_hand_over_takes_less_than_two_seconds() {
     assert_eq!(cluster.leader().await, "one");
     // The end comes while there is work: caches that end with the process must not be taken for a cluster that is empty.
     cluster.edit("Connection", "b", json!({"metadata": {"annotations": {"omniroute.dev/reset": "1"}}})).await;
+    // The moment is the subject: in the middle of the debounce of that edit.
     tokio::time::sleep(Duration::from_millis(100)).await;
     let begun = Instant::now();
     let took = first.terminate().await;
@@ -402,7 +406,8 @@ async fn a_stolen_lease_stops_the_writer() {
     // Somebody else holds the lease from now on, and renews it as long as the test lasts.
     let spec = json!({"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 600}});
     cluster.edit("Lease", "omniroute-operator", spec).await;
-    // Once the replica has noticed, at its next renewal, it writes nothing any more.
+    // Once the replica has noticed, at its next renewal, it writes nothing any more. It tells nobody before that, and this is the longest time
+    // it may take.
     tokio::time::sleep(LEASE).await;
     let before = cluster.versions().await;
     cluster
@@ -412,6 +417,7 @@ async fn a_stolen_lease_stops_the_writer() {
             json!({"metadata": {"annotations": {"x": "y"}}, "spec": {"targets": [{"provider": "openai", "model": "gpt-5-mini"}]}}),
         )
         .await;
+    // What does not happen has no event; a leader would have written within the second.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let mut after = cluster.versions().await;
     after.insert("Combo/assistant".into(), before["Combo/assistant"].clone());

@@ -108,7 +108,7 @@ async fn a_new_image_rolls_five_gateways_at_a_time() {
         rolled
     };
     eventually("five roll", Duration::from_secs(20), || async { rolled().await.len() >= 5 }).await;
-    // Those that wait are looked at again every five seconds.
+    // Those that wait are looked at again every five seconds: that nothing comes of it has no event.
     tokio::time::sleep(Duration::from_secs(7)).await;
     let now = rolled().await;
     assert_eq!(now.len(), 5);

@@ -173,6 +173,7 @@ async fn scale() {
     times.sort();
     println!("one change in the config Secret: median {:?}, worst of 20 {:?} (goal < 1 s p99)", times[10], times[19]);
 
+    // Rest is the absence of events, and how much of it is the subject.
     tokio::time::sleep(Duration::from_secs(8)).await;
     let (before, writes) = (cluster.versions().await, Operator::status_writes().await);
     tokio::time::sleep(Duration::from_secs(20)).await;

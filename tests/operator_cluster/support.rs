@@ -1,7 +1,6 @@
 //! An operator in this process against a real API server, and gateway pods that this process plays.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::Command;
@@ -31,6 +30,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+
+pub use crate::eventually::eventually;
 
 /// A namespace of a real cluster.
 pub struct Cluster {
@@ -473,13 +474,4 @@ async fn checkpoint(State(pod): State<FakePod>, headers: HeaderMap) -> Response 
     // The time of the export moves with every answer and must not cause a write.
     all.exported_ms = i64::try_from(pod.asked()).unwrap();
     axum::Json(all).into_response()
-}
-
-/// Waits for something that no watch shows.
-pub async fn eventually<F: Future<Output = bool>>(what: &str, within: Duration, mut holds: impl FnMut() -> F) {
-    let end = Instant::now() + within;
-    while !holds().await {
-        assert!(Instant::now() < end, "{what}: not within {within:?}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
 }
