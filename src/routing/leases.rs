@@ -198,11 +198,13 @@ struct Table {
 }
 
 impl Table {
-    /// Requests in flight are known only where they run.
+    /// Requests in flight are known only where they run, and so is at first what their end adds to the lease.
     fn keep_running(&mut self, here: &Self) {
         for (owner, lease) in &mut self.owners {
-            if let Some(known) = here.owners.get(owner).filter(|known| known.generation == lease.generation) {
-                lease.in_flight = known.in_flight;
+            let Some(known) = here.owners.get(owner).filter(|known| known.generation == lease.generation) else { continue };
+            lease.in_flight = known.in_flight;
+            if known.binding == lease.binding && lease.state == LeaseState::Active && known.state == LeaseState::Active {
+                lease.expires = lease.expires.max(known.expires);
             }
         }
     }
@@ -423,6 +425,28 @@ impl LeaseTable {
         shared.expire(now);
         *copy.lock() = shared;
         Ok(copy)
+    }
+
+    /// Adds what is known here of owners and `self` does not know, or knows from before: that is how a store that is new, or lost its memory,
+    /// hears of it. Where both have an owner for a connection, the one in `self` keeps it.
+    pub fn join(&self, known: &Self, now: EpochMs) {
+        let known = known.lock().clone();
+        let mut table = self.lock();
+        let mut taken: BTreeMap<String, OwnerHash> =
+            table.owners.iter().filter(|(_, l)| l.live(now)).map(|(owner, l)| (l.connection.clone(), owner.clone())).collect();
+        for (owner, mut lease) in known.order.iter().filter_map(|owner| Some((owner, known.owners.get(owner)?.clone()))) {
+            if table.owners.get(owner).is_some_and(|there| (there.generation, there.binding) >= (lease.generation, lease.binding)) {
+                continue;
+            }
+            if lease.live(now) && taken.entry(lease.connection.clone()).or_insert_with(|| owner.clone()) != owner {
+                lease.end(LeaseState::Invalidated, EndReason::ConnectionIneligible);
+            }
+            table.order.retain(|o| o != owner);
+            table.order.push_back(owner.clone());
+            table.owners.insert(owner.clone(), lease);
+        }
+        table.evict(now);
+        self.publish(&table, now);
     }
 
     /// Moves the ends of leases in `self` to where they are in `known`: requests have run under them, or still do, for at least `ttl_ms`.

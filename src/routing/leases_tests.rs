@@ -144,3 +144,42 @@ fn replicas_see_one_table_and_what_runs_here_stays() {
     again.extend(&there, TTL, at(late + 1));
     assert_eq!(again.export().unwrap(), before);
 }
+
+#[test]
+fn what_a_request_added_to_its_lease_is_not_taken_back_by_who_has_not_heard_of_it() {
+    let (here, one) = (LeaseTable::default(), owner('a'));
+    here.acquire(who(&one), &["x"], TTL, at(0)).unwrap();
+    let before = here.export().unwrap();
+    here.enter(who(&one), 1, "x", at(1)).unwrap();
+    here.leave(who(&one), 1, TTL, at(100));
+    here.adopt(&before, at(101)).unwrap();
+    assert!(here.held("x", None, at(219)), "until a lifetime after the end of the request");
+    assert!(LeaseTable::default().bound(who(&one), 1, at(219)).is_err());
+    let copy = here.copy_of(&before, at(200)).unwrap();
+    assert!(copy.bound(who(&one), 1, at(200)).is_ok());
+    // What ended there has ended, whatever was added here.
+    let there = LeaseTable::default();
+    there.restore(&before, at(101)).unwrap();
+    there.release(who(&one), 1, EndReason::OwnerExit, at(101)).unwrap();
+    here.adopt(&there.export().unwrap(), at(102)).unwrap();
+    assert!(!here.held("x", None, at(102)));
+}
+
+#[test]
+fn a_new_store_hears_of_everything_and_who_is_there_already_keeps_its_connection() {
+    let (here, store) = (LeaseTable::default(), LeaseTable::default());
+    let (a, b, c) = (owner('a'), owner('b'), owner('c'));
+    here.acquire(who(&a), &["x"], TTL, at(0)).unwrap();
+    here.acquire(who(&b), &["y"], TTL, at(0)).unwrap();
+    here.acquire(who(&c), &["z"], TTL, at(0)).unwrap();
+    here.release(who(&c), 1, EndReason::OwnerExit, at(1)).unwrap();
+    store.acquire(who(&c), &["y"], TTL, at(1)).unwrap();
+    store.join(&here, at(2));
+    assert!(store.bound(who(&a), 1, at(2)).is_ok() && store.bound(who(&c), 1, at(2)).is_ok());
+    assert_eq!(store.bound(who(&b), 1, at(2)), Err(LeaseError::Required), "its connection has another owner there");
+    let once = store.export().unwrap();
+    store.join(&here, at(2));
+    assert_eq!(store.export().unwrap(), once);
+    // Generations go on from where they were.
+    assert_eq!(store.acquire(who(&b), &["q"], TTL, at(3)).unwrap().generation, 2);
+}
