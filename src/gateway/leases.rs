@@ -19,7 +19,7 @@ use super::live::Present;
 use super::metrics::Origin;
 use super::pipeline::Shared;
 use super::service::{Answered, Worker};
-use super::shared::Leases;
+use super::shared::{Leases, SharedError};
 use super::{Gateway, clock, ending};
 use crate::api::time::EpochMs;
 use crate::protocol::Endpoint;
@@ -76,12 +76,23 @@ impl Drop for Running {
 async fn on_table<T>(gateway: &Gateway, operation: impl Fn(&LeaseTable, EpochMs) -> T) -> Result<T, Refusal> {
     match gateway.shared().leases() {
         Leases::Alone => Ok(operation(gateway.leases(), clock::now())),
-        Leases::Shared(session) => session.with_leases(gateway, operation).await.map_err(|error| {
-            tracing::warn!(%error, "an operation on leases failed");
-            refusal(&LeaseError::Unavailable)
-        }),
+        Leases::Shared(session) => session.with_leases(gateway, operation).await.map_err(|error| unavailable(&error)),
         Leases::Away => Err(refusal(&LeaseError::Unavailable)),
     }
+}
+
+/// Asks the leases something that changes none, here or in the store: any number of requests at once.
+async fn ask_table<T>(gateway: &Gateway, question: impl Fn(&LeaseTable, EpochMs) -> T) -> Result<T, Refusal> {
+    match gateway.shared().leases() {
+        Leases::Alone => Ok(question(gateway.leases(), clock::now())),
+        Leases::Shared(session) => session.ask_leases(gateway, question).await.map_err(|error| unavailable(&error)),
+        Leases::Away => Err(refusal(&LeaseError::Unavailable)),
+    }
+}
+
+fn unavailable(error: &SharedError) -> Refusal {
+    tracing::warn!(%error, "an operation on leases failed");
+    refusal(&LeaseError::Unavailable)
 }
 
 /// The lease that the headers of an inference request name, if any, and whether the key may have one.
@@ -118,7 +129,7 @@ fn entitled(caller: Caller<'_>) -> Result<(), Refusal> {
 /// The connection that a managed request goes to. When the bound one can no longer serve, the same generation moves to a free one.
 pub(super) async fn bind(shared: &Shared, managed: &Managed, resolved: &Resolved, request: &Request) -> Result<usize, Refusal> {
     let (gateway, loaded) = (shared.gateway(), &shared.loaded);
-    let lease = on_table(gateway, |table, now| table.bound(managed.caller(), managed.generation, now)).await?;
+    let lease = ask_table(gateway, |table, now| table.bound(managed.caller(), managed.generation, now)).await?;
     let lease = lease.map_err(|error| refusal(&error))?;
     let eligible = eligible(shared, resolved, request);
     let lease = if eligible.iter().any(|name| **name == lease.connection) {
@@ -216,7 +227,7 @@ pub(super) async fn answer(
             on_table(gateway, |table, now| table.release(who, generation, reason, now)).await?
         }
         Action::Status { generation } => {
-            let lease = on_table(gateway, |table, now| table.status(who, generation, now)).await?.map_err(|error| refusal(&error))?;
+            let lease = ask_table(gateway, |table, now| table.status(who, generation, now)).await?.map_err(|error| refusal(&error))?;
             let provider = loaded.by_name.get(lease.connection.as_str()).and_then(|at| loaded.snapshot.connections.get(*at));
             let label = json!({"displayName": lease.connection, "provider": provider.map(|c| &c.provider)});
             return Ok(shown(&lease, Some(label)));

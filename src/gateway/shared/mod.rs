@@ -5,8 +5,8 @@ mod error;
 mod leases;
 mod replica;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -15,6 +15,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 pub use self::error::SharedError;
+use self::leases::Version;
 use super::Gateway;
 use crate::resilience::FindingState;
 use crate::snapshot::StateStore;
@@ -35,8 +36,10 @@ pub(super) struct Shared {
     joining: AtomicBool,
     /// Bindings or leases of this process changed.
     news: Notify,
-    /// One change of the shared leases at a time; others would only make it fail.
+    /// One change of the shared leases at a time; others would only make it fail. Whoever only asks takes no turn.
     lease_turn: tokio::sync::Mutex<()>,
+    /// Which version of the shared leases is known here.
+    lease_version: Mutex<Option<Version>>,
 }
 
 /// A way to the store.
