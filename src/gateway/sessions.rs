@@ -276,6 +276,19 @@ impl Sessions {
         }
     }
 
+    /// Notes again what is bound here, where it is `missing`: nobody else may know of it.
+    pub fn tell_again(&self, missing: impl Fn(&News) -> bool, now: EpochMs) {
+        let all = [(Binds::Session, &self.pins), (Binds::Answer, &self.responses)];
+        let all = all.into_iter().flat_map(|(binds, table)| {
+            table.export(now).into_iter().map(move |Saved { key, connection, until }| News { binds, key, connection, until })
+        });
+        let all: Vec<News> = all.filter(missing).collect();
+        if let Some(news) = self.news.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            // What was noted meanwhile is newer. The tables bound what there is.
+            drop(news.splice(0..0, all));
+        }
+    }
+
     /// Takes over what another replica told.
     pub fn learn(&self, news: &News, now: EpochMs) {
         let table = match news.binds {
@@ -420,6 +433,21 @@ mod tests {
         assert_eq!(sessions.pinned(&key, NOW.plus(20)).as_deref(), Some("b"));
         sessions.learn(&told("c", NOW.plus(120)), NOW.plus(20));
         assert_eq!(sessions.pinned(&key, NOW.plus(20)).as_deref(), Some("c"));
+    }
+
+    #[test]
+    fn what_is_bound_is_told_again_to_who_has_not_heard_of_it() {
+        let (sessions, [pin, answer]) = (Sessions::default(), ["pin", "answer"].map(|name| response_key("k", name)));
+        sessions.pin(pin, &"a".into(), 100, NOW);
+        sessions.tell_again(|_| true, NOW);
+        assert!(sessions.news().is_empty(), "there is nobody to tell");
+        sessions.share(true);
+        sessions.remember_response(answer, &"b".into(), NOW);
+        sessions.tell_again(|news| news.binds == Binds::Session, NOW);
+        let told: Vec<(Binds, String)> = sessions.news().into_iter().map(|news| (news.binds, news.connection)).collect();
+        assert_eq!(told, [(Binds::Session, "a".to_owned()), (Binds::Answer, "b".to_owned())]);
+        sessions.tell_again(|_| true, NOW.plus(100));
+        assert_eq!(sessions.news().len(), 1, "what is over is not told");
     }
 
     #[test]

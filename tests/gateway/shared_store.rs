@@ -221,6 +221,77 @@ async fn the_last_connection_has_one_owner_whoever_is_asked() {
     assert_eq!(acquire(&gateways[1], &mine).await.status, 429);
 }
 
+/// A way to the server on which each answer takes its time, without keeping those behind it.
+async fn far_away(redis: &Redis, delay: Duration) -> u16 {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (port, server) = (listener.local_addr().unwrap().port(), redis.port);
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let Ok(server) = tokio::net::TcpStream::connect(("127.0.0.1", server)).await else { continue };
+            let ((mut asks, mut hears), (mut answers, mut takes)) = (client.into_split(), server.into_split());
+            tokio::spawn(async move { tokio::io::copy(&mut asks, &mut takes).await });
+            let (late, mut due) = tokio::sync::mpsc::unbounded_channel::<(tokio::time::Instant, Vec<u8>)>();
+            tokio::spawn(async move {
+                let mut piece = vec![0; 64 * 1024];
+                while let Ok(n @ 1..) = answers.read(&mut piece).await {
+                    let _ = late.send((tokio::time::Instant::now() + delay, piece[..n].to_vec()));
+                }
+            });
+            tokio::spawn(async move {
+                while let Some((at, piece)) = due.recv().await {
+                    tokio::time::sleep_until(at).await;
+                    if hears.write_all(&piece).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn requests_under_leases_ask_the_store_side_by_side() {
+    let Some(redis) = Redis::start().await else { return };
+    let vendor = Vendor::start().await;
+    let port = far_away(&redis, Duration::from_millis(60)).await;
+    let url = format!("redis://:{PASSWORD}@127.0.0.1:{port}/0");
+    let served = start(setup(&vendor, &redis).change(|s| s.state_store.as_mut().unwrap().url = Secret::new(url))).await;
+    let mine = owner('A');
+    assert_eq!(acquire(&served, &mine).await.status, 200);
+    let begin = Instant::now();
+    let answers = futures::future::join_all((0..40).map(|_| managed(&served, &mine, "1"))).await;
+    assert!(answers.iter().all(|got| got.status == 200));
+    assert!(begin.elapsed() < Duration::from_millis(40 * 60 / 2), "{:?}", begin.elapsed());
+}
+
+#[tokio::test]
+async fn another_store_hears_of_everything() {
+    let Some(redis) = Redis::start().await else { return };
+    let vendor = Vendor::start().await;
+    let first = start(setup(&vendor, &redis)).await;
+    let answer = response_key("client", "resp_1");
+    first.gateway.sessions().remember_response(answer, &"b".into(), clock::now());
+    assert_eq!(acquire(&first, &owner('A')).await.status, 200);
+    vendor.script("b", [Reply::error(429, "slow").header("retry-after", 600)]);
+    assert_ne!(first.chat("assistant").await.status, 200, "`a` is owned");
+    // Another database of the same server has nothing of the one before; its messages come to all, so it has a prefix of its own.
+    let elsewhere = |setup: Setup| {
+        setup.change(|s| {
+            let store = s.state_store.as_mut().unwrap();
+            (store.url, store.prefix) = (Secret::new(redis.url().replace("/0", "/1")), "omniroute:{elsewhere}:".into());
+        })
+    };
+    first.gateway.load(elsewhere(setup(&vendor, &redis)).0, Vec::new()).unwrap();
+    let second = start(elsewhere(setup(&vendor, &redis))).await;
+    shows(&second, "b", "Cooling").await;
+    let known = || async { second.gateway.sessions().response(&answer, clock::now()).as_deref() == Some("b") };
+    until("the other knows the answer", known).await;
+    until("the lease holds", || async { managed(&second, &owner('A'), "1").await.status == 200 }).await;
+    assert_eq!(acquire(&second, &owner('B')).await.code(), "LEASE_CAPACITY_UNAVAILABLE", "the one is owned, the other rests");
+}
+
 #[tokio::test]
 async fn sessions_and_answers_lead_to_the_same_connection_everywhere() {
     let Some(redis) = Redis::start().await else { return };

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::{Session, SharedError};
 use crate::api::time::EpochMs;
 use crate::gateway::config::Loaded;
-use crate::gateway::sessions::News;
+use crate::gateway::sessions::{Binds, News};
 use crate::gateway::{Gateway, clock, leases};
 use crate::resilience::Checkpoint;
 use crate::snapshot::StateStore;
@@ -91,10 +91,15 @@ async fn share(gateway: &Arc<Gateway>, store: &Arc<StateStore>, me: &str) -> Res
     };
     let mut messages = timeout(ANSWER, messages).await.map_err(|_| SharedError::Silent(ANSWER))??;
     let mut replica = Replica { gateway, session: session.clone(), me, told: None, heard: HashMap::new(), checked: None };
+    let known = replica.is_known().await?;
     // First what the others know, then the door is open.
     replica.hear().await?;
-    replica.read_bindings().await?;
-    session.look_at_leases(gateway).await?;
+    let stored = replica.read_bindings().await?;
+    if !known {
+        // A store that does not know this process knows nothing that was told before.
+        gateway.sessions().tell_again(|news| stored.get(&field(news)).is_none_or(|until| *until < news.until), clock::now());
+    }
+    session.join_leases(gateway).await?;
     gateway.store_is(Some(session), None);
     let (mut look, mut read) = (Instant::now() + LOOK, Instant::now() + READ_BINDINGS);
     loop {
@@ -147,6 +152,11 @@ impl Replica<'_> {
         }
         self.told = Some((document, Instant::now()));
         Ok(())
+    }
+
+    /// Whether the store has heard of this process lately.
+    async fn is_known(&mut self) -> Result<bool, SharedError> {
+        Ok(redis::cmd("HEXISTS").arg(self.session.key("replicas")).arg(self.me).query_async(&mut self.session.connection).await?)
     }
 
     /// Takes over what the others have published. What was heard before is taken over again: it may matter more now than it did then.
@@ -220,10 +230,10 @@ impl Replica<'_> {
             pipe.atomic();
             for one in news {
                 match one.until {
-                    0 => pipe.cmd("HDEL").arg(self.session.key("bindings")).arg(field(one)?).ignore(),
+                    0 => pipe.cmd("HDEL").arg(self.session.key("bindings")).arg(field(one)).ignore(),
                     until => {
                         let value = format!("{until} {}", one.connection);
-                        pipe.cmd("HSET").arg(self.session.key("bindings")).arg(field(one)?).arg(value).ignore()
+                        pipe.cmd("HSET").arg(self.session.key("bindings")).arg(field(one)).arg(value).ignore()
                     }
                 };
             }
@@ -237,8 +247,8 @@ impl Replica<'_> {
         Ok(())
     }
 
-    /// Takes over all bindings that the store keeps, and removes those that are over, or too many.
-    async fn read_bindings(&mut self) -> Result<(), SharedError> {
+    /// Takes over all bindings that the store keeps, and removes those that are over, or too many. Answers when each ends.
+    async fn read_bindings(&mut self) -> Result<HashMap<String, i64>, SharedError> {
         let stored: HashMap<String, String> =
             redis::cmd("HGETALL").arg(self.session.key("bindings")).query_async(&mut self.session.connection).await?;
         let now = clock::now();
@@ -259,7 +269,7 @@ impl Replica<'_> {
         for over in over.chunks(MAX_NEWS) {
             let () = redis::cmd("HDEL").arg(self.session.key("bindings")).arg(over).query_async(&mut self.session.connection).await?;
         }
-        Ok(())
+        Ok(ends.into_iter().map(|(until, field)| (field.clone(), until)).collect())
     }
 
     /// Leases under which requests run here do not end, and those that a new configuration does not allow do.
@@ -291,9 +301,12 @@ impl Replica<'_> {
 }
 
 /// The field of a binding: its kind and its key.
-fn field(news: &News) -> Result<String, SharedError> {
-    let kind = serde_json::to_value(news.binds)?;
-    Ok(format!("{}:{}", kind.as_str().unwrap_or_default(), news.key))
+fn field(news: &News) -> String {
+    let kind = match news.binds {
+        Binds::Session => "session",
+        Binds::Answer => "answer",
+    };
+    format!("{kind}:{}", news.key)
 }
 
 fn binding(field: &str, value: &str) -> Option<News> {
