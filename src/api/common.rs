@@ -10,13 +10,13 @@ pub const NAME_PATTERN: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z
 pub const KEY_PATTERN: &str = r"^[-._a-zA-Z0-9]+$";
 /// A header name (RFC 9110 token).
 pub const HEADER_PATTERN: &str = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$";
-/// An HTTP(S) URL without white space.
-pub const URL_PATTERN: &str = r"^https?://[^\s/?#]+[^\s?#]*$";
+/// An HTTP(S) URL without white space, user and password.
+pub const URL_PATTERN: &str = r"^https?://[^\s/?#@]+(/[^\s?#]*)?$";
 
-/// An HTTPS URL.
-pub const HTTPS_PATTERN: &str = r"^https://[^\s/?#]+[^\s#]*$";
-/// The address of a proxy.
-pub const PROXY_PATTERN: &str = r"^https?://[^\s/?#]+/?$";
+/// An HTTPS URL without a user or password.
+pub const HTTPS_PATTERN: &str = r"^https://[^\s/?#@]+([/?][^\s#]*)?$";
+/// The address of a proxy, which speaks plain HTTP up to the tunnel; it may carry a user and a password.
+pub const PROXY_PATTERN: &str = r"^http://[^\s/?#]+/?$";
 
 /// One CEL rule about `field`, a member of the annotated object; the message starts with its name. With an empty `field` the rule is about
 /// the object itself.

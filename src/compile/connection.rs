@@ -76,12 +76,9 @@ fn one(
         return fail("spec.providerRef.name", "ProviderNotFound", Severity::Unresolved, message);
     };
     let mut warnings = Vec::new();
-    if let Some(url) = spec.proxy_url.as_deref().filter(|u| !u.starts_with("http://")) {
-        let scheme = url.split("://").next().unwrap_or_default();
-        let message = format!(
-            "`proxyURL` must start with http:// (the gateway speaks plain HTTP to its proxy, and TLS to the vendor through it), not {scheme}://"
-        );
-        return fail("spec.proxyURL", "InvalidSpec", Severity::Error, message);
+    if spec.proxy_url.as_deref().is_some_and(|url| !url.starts_with("http://")) {
+        let message = "`proxyURL` must start with http://: the gateway speaks plain HTTP to its proxy, and TLS to the vendor through it";
+        return fail("spec.proxyURL", "InvalidSpec", Severity::Error, message.to_owned());
     }
     let credential = credential(name, resource, index, options, provider, &mut warnings)?;
     let settings = &snapshot.settings;
