@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use crate::api::time::EpochMs;
 use crate::resilience::{
-    BreakerPhase, ConnectionPhase, ConnectionState, ProviderState, RuleState, StateReport, merge_connections, merge_providers, merge_rules,
+    BreakerPhase, ConnectionPhase, ConnectionState, FindingState, ProviderState, RuleState, StateReport, merge_connections,
+    merge_providers, merge_rules,
 };
 
 /// How long a passed deadline may still be shown: a look at the pod that comes right after it decides what follows, so that an account
@@ -59,6 +60,8 @@ pub struct Fleet {
     pub connections: BTreeMap<String, ConnectionState>,
     /// Rules by name.
     pub rules: BTreeMap<String, RuleState>,
+    /// What pods find wrong by themselves, each once, with the number of pods that say so.
+    pub findings: Vec<(FindingState, usize)>,
     /// When something changes by itself next.
     pub next_change: Option<EpochMs>,
     states: Vec<Arc<StateReport>>,
@@ -89,6 +92,7 @@ impl Fleet {
             providers: providers.into_iter().map(|p| (p.name.clone(), p)).collect(),
             connections: connections.into_iter().map(|c| (c.name.clone(), c)).collect(),
             rules: rules.into_iter().map(|r| (r.name.clone(), r)).collect(),
+            findings: merge_findings(&states),
             next_change: clock.next,
             states,
         }
@@ -165,6 +169,19 @@ impl Clock {
     }
 }
 
+/// Pods may say the same in different words: the first ones count.
+fn merge_findings(states: &[Arc<StateReport>]) -> Vec<(FindingState, usize)> {
+    let mut all: BTreeMap<[&str; 4], (&FindingState, usize)> = BTreeMap::new();
+    for finding in states.iter().flat_map(|state| &state.findings) {
+        let (said, pods) = all.entry([&finding.kind, &finding.name, &finding.field, &finding.reason]).or_insert((finding, 0));
+        *pods += 1;
+        if finding.message < said.message {
+            *said = finding;
+        }
+    }
+    all.into_values().map(|(finding, pods)| (finding.clone(), pods)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,6 +224,22 @@ mod tests {
             assert_eq!((fleet.connections["a"].state, fleet.connections["a"].until), (Cooling, Some(EpochMs(90_000))));
             assert_eq!((fleet.ready, fleet.reporting, fleet.is_known()), (3, 3, true));
         }
+    }
+
+    #[test]
+    fn what_several_pods_find_is_one_finding() {
+        let finding = |why: &str| FindingState { reason: "StateStoreUnavailable".into(), message: why.into(), ..FindingState::default() };
+        let says = |findings: Vec<FindingState>| {
+            let state = StateReport { findings, ..StateReport::default() };
+            PodView { ready: true, state: Some(Arc::new(state)), ..PodView::default() }
+        };
+        let mut pods = vec![says(vec![finding("refused")]), says(vec![]), says(vec![finding("no answer")])];
+        for _ in 0..pods.len() {
+            pods.rotate_left(1);
+            assert_eq!(Fleet::of(&pods, EpochMs(0)).findings, [(finding("no answer"), 2)], "the same words in any order");
+        }
+        pods.iter_mut().for_each(|pod| pod.silent = true);
+        assert_eq!(Fleet::of(&pods, EpochMs(0)).findings, []);
     }
 
     #[test]

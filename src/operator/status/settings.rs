@@ -10,6 +10,7 @@ use crate::api::status::{FindingStatus, GatewayStatus, MAX_FINDINGS, SettingsSta
 use crate::compile::Finding;
 use crate::operator::child::Live;
 use crate::operator::events::cut;
+use crate::operator::fleet::Fleet;
 use crate::operator::object::ObjectKind;
 
 /// How far the Deployment is.
@@ -109,7 +110,7 @@ pub fn settings(
             snapshot_hash: hash.map(|h| h.chars().take(12).collect()),
             version: r.version(),
         }),
-        findings: if in_force { listed(findings) } else { Vec::new() },
+        findings: if in_force { listed(findings, world.fleet) } else { Vec::new() },
     }
 }
 
@@ -142,19 +143,32 @@ fn available(world: &World<'_>, in_force: bool) -> Said {
     if world.fleet.ready == 0 {
         return Said::unknown(AvailableReason::Unknown, "no gateway pod is ready");
     }
-    serving(world, format!("{} gateway pod{} ready", world.fleet.ready, if world.fleet.ready == 1 { " is" } else { "s are" }))
+    let found = match world.fleet.findings.as_slice() {
+        [] => String::new(),
+        findings => {
+            let reasons: Vec<&str> = findings.iter().map(|(finding, _)| finding.reason.as_str()).collect();
+            format!("; reported by pods: {}, see `status.findings`", reasons.join(", "))
+        }
+    };
+    serving(world, format!("{} gateway pod{} ready{found}", world.fleet.ready, if world.fleet.ready == 1 { " is" } else { "s are" }))
 }
 
-fn listed(findings: &[&Finding]) -> Vec<FindingStatus> {
-    findings
-        .iter()
-        .take(MAX_FINDINGS)
-        .map(|f| FindingStatus {
-            kind: cut(f.kind.clone(), 63),
-            name: cut(f.name.clone(), 253),
-            field: (!f.field.is_empty()).then(|| cut(f.field.clone(), 256)),
-            reason: cut(f.reason.clone(), 64),
-            message: cut(f.message.clone(), 1_024),
-        })
-        .collect()
+/// What pods say first: it stands nowhere else.
+fn listed(findings: &[&Finding], fleet: &Fleet) -> Vec<FindingStatus> {
+    let of_pods = fleet.findings.iter().map(|(f, pods)| {
+        let message = format!("{pods} of {} pods: {}", fleet.reporting, f.message);
+        finding(&f.kind, &f.name, &f.field, &f.reason, message)
+    });
+    let of_objects = findings.iter().map(|f| finding(&f.kind, &f.name, &f.field, &f.reason, f.message.clone()));
+    of_pods.chain(of_objects).take(MAX_FINDINGS).collect()
+}
+
+fn finding(kind: &str, name: &str, field: &str, reason: &str, message: String) -> FindingStatus {
+    FindingStatus {
+        kind: cut(kind.to_owned(), 63),
+        name: cut(name.to_owned(), 253),
+        field: (!field.is_empty()).then(|| cut(field.to_owned(), 256)),
+        reason: cut(reason.to_owned(), 64),
+        message: cut(message, 1_024),
+    }
 }

@@ -9,8 +9,8 @@ use crate::api::status::ConnectionStatus;
 use crate::compile::{Compiled, Options, compile};
 use crate::operator::fleet::PodView;
 use crate::resilience::{
-    BreakerPhase, BreakerState, ConnectionPhase, ConnectionState, LockoutState, ProviderState, RuleState, SnapshotInfo, StateReport,
-    WindowState,
+    BreakerPhase, BreakerState, ConnectionPhase, ConnectionState, FindingState, LockoutState, ProviderState, RuleState, SnapshotInfo,
+    StateReport, WindowState,
 };
 
 fn object<K: serde::de::DeserializeOwned>(kind: &str, name: &str, spec: Value) -> Arc<K> {
@@ -362,6 +362,29 @@ fn settings_show_the_gateway_and_what_keeps_it_from_working() {
         (said("False", "NameConflict"), "True")
     );
     assert_eq!(words(&s.combo().conditions, "Ready").0, "True", "what runs is not touched by it");
+}
+
+#[test]
+fn what_pods_find_themselves_stands_in_the_status_of_the_settings() {
+    let rollout = Rollout { wanted: 1, ready: 1, updated: 1, observed: true, ..Rollout::default() };
+    let s = scene(resources(), |state| {
+        state.findings = vec![FindingState {
+            kind: "ResilienceSettings".into(),
+            name: "default".into(),
+            field: "spec.stateStore".into(),
+            reason: "StateStoreUnavailable".into(),
+            message: "the state store does not answer".into(),
+        }];
+    });
+    let status = s.settings(Some(&rollout));
+    let found = &status.findings[0];
+    assert_eq!((found.field.as_deref(), found.reason.as_str()), (Some("spec.stateStore"), "StateStoreUnavailable"));
+    assert_eq!(found.message, "1 of 1 pods: the state store does not answer");
+    assert_eq!(words(&status.conditions, "Ready").0, "True", "the configuration is good");
+    assert_eq!(words(&status.conditions, "Available"), said("True", "Active"), "requests are served");
+    let available = status.conditions.iter().find(|c| c.type_ == "Available").unwrap();
+    assert!(available.message.contains("StateStoreUnavailable"), "{}", available.message);
+    assert!(scene(resources(), |_| {}).settings(Some(&rollout)).findings.is_empty());
 }
 
 #[test]
