@@ -130,7 +130,7 @@ reasons! {
         NameConflict,
         /// The namespace has no ResilienceSettings.
         NoGateway,
-        /// A field whose feature does not exist yet; leave it out.
+        /// Reserved, and given by nothing in this version: every field does what it says. It would name a field whose feature does not exist yet.
         NotImplemented,
         /// The rule can never fire; the message says what stands before it.
         NeverMatches,
