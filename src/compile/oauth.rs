@@ -21,10 +21,12 @@ use crate::snapshot::{self, Secret, hex};
 /// Keys of the owner's Secret.
 pub const OWNER_KEYS: [&str; 4] = ["accessToken", "refreshToken", "expiresAt", "clientSecret"];
 /// Keys of our own Secret.
-pub const OWN_KEYS: [&str; 7] = ["accessToken", "refreshToken", "expiresAt", "refreshedAt", "seed", "refused", "refusedFor"];
+pub const OWN_KEYS: [&str; 8] = ["accessToken", "refreshToken", "expiresAt", "refreshedAt", "askedAt", "seed", "refused", "refusedFor"];
 
 /// How long before its end an access token is refreshed.
 const MARGIN_MS: i64 = 5 * 60_000;
+/// Least time between two refreshes of one account, whatever lifetime the endpoint names.
+const FLOOR_MS: i64 = 60_000;
 /// Longest name of an object.
 const MAX_NAME: usize = 253;
 /// Lifetime of a token whose endpoint names none.
@@ -50,6 +52,8 @@ pub struct Tokens {
     pub expires: Option<EpochMs>,
     /// When they were issued to us; `None` = they are the owner's.
     pub refreshed: Option<EpochMs>,
+    /// When the refresh token was sent to the endpoint, as long as no answer was kept: it may be used up.
+    pub asked: Option<EpochMs>,
     /// The token endpoint will issue no others.
     pub refused: Option<Refusal>,
 }
@@ -76,8 +80,15 @@ impl Tokens {
             refresh: Secret::new(text("refreshToken")?),
             expires: time("expiresAt"),
             refreshed: time("refreshedAt"),
+            asked: time("askedAt"),
             refused: text("refused").map(|why| Refusal { why, attempt: text("refusedFor").unwrap_or_default() }),
         })
+    }
+
+    /// Whether both are the same pair, whatever was tried with it since.
+    #[must_use]
+    pub fn is_pair(&self, other: &Self) -> bool {
+        self.seed == other.seed && self.refresh == other.refresh && self.access == other.access && self.refreshed == other.refreshed
     }
 
     /// Our own Secret with these tokens, controlled by its Connection.
@@ -88,7 +99,7 @@ impl Tokens {
         put("seed", &self.seed);
         put("accessToken", self.access.expose());
         put("refreshToken", self.refresh.expose());
-        for (key, time) in [("expiresAt", self.expires), ("refreshedAt", self.refreshed)] {
+        for (key, time) in [("expiresAt", self.expires), ("refreshedAt", self.refreshed), ("askedAt", self.asked)] {
             if let Some(time) = time {
                 put(key, &time.0.to_string());
             }
@@ -156,7 +167,8 @@ impl Grant {
         let early = expires.0.saturating_sub(MARGIN_MS);
         // A token that lives for minutes is used for most of its life.
         let used = self.tokens.refreshed.map_or(i64::MIN, |at| at.0.saturating_add(expires.0.saturating_sub(at.0) / 5 * 4));
-        Some(EpochMs(early.max(used)))
+        let floor = self.tokens.refreshed.map_or(i64::MIN, |at| at.0.saturating_add(FLOOR_MS));
+        Some(EpochMs(early.max(used).max(floor)))
     }
 
     /// Whether the endpoint has refused, and nothing has changed since.
@@ -174,6 +186,7 @@ impl Grant {
             refresh: refresh.unwrap_or_else(|| self.tokens.refresh.clone()),
             expires: Some(EpochMs(now.0.saturating_add(lifetime_ms.unwrap_or(LIFETIME_MS)))),
             refreshed: Some(now),
+            asked: None,
             refused: None,
         }
     }
@@ -181,7 +194,7 @@ impl Grant {
     /// The tokens after the endpoint refused to issue others.
     #[must_use]
     pub fn refused(&self, why: String) -> Tokens {
-        Tokens { refused: Some(Refusal { why, attempt: self.attempt.clone() }), ..self.tokens.clone() }
+        Tokens { refused: Some(Refusal { why, attempt: self.attempt.clone() }), asked: None, ..self.tokens.clone() }
     }
 
     /// The same with tokens that were kept, if they descend from the owner's present ones.
@@ -205,7 +218,14 @@ fn digest(parts: &[&[u8]]) -> String {
 
 /// Why refreshed tokens of a Connection could not be kept, with the reason of a finding: then none are asked for.
 pub(super) fn cannot_keep(index: &Index<'_>, connection: &api::Connection) -> Option<(&'static str, String)> {
-    connection.spec.credentials.oauth.as_ref()?.token_url.as_ref()?;
+    let url = connection.spec.credentials.oauth.as_ref()?.token_url.as_ref()?;
+    // The schema says so as well; an object may have been stored under an older one.
+    let authority = url.strip_prefix("https://").map(|rest| rest.split(['/', '?', '#']).next().unwrap_or_default());
+    if authority.is_none_or(|authority| authority.is_empty() || authority.contains('@')) {
+        let message = "tokens are not refreshed: `tokenURL` must start with https:// and carry neither user nor password; a client secret belongs into \
+                       the key `clientSecret` of the Secret";
+        return Some(("InvalidSpec", message.to_owned()));
+    }
     let (name, uid) = (connection.name_any(), connection.metadata.uid.as_deref().unwrap_or_default());
     let own = own_secret(&name);
     if own.len() > MAX_NAME {
@@ -274,6 +294,7 @@ mod tests {
             refresh: Secret::new("rt"),
             expires: expires.map(EpochMs),
             refreshed: refreshed.map(EpochMs),
+            asked: None,
             refused: None,
         };
         Grant { connection: "claude".into(), uid: "u".into(), attempt: "a1".into(), tokens, ..Grant::default() }
@@ -286,7 +307,11 @@ mod tests {
             (None, None, Some(0)),
             (Some(100 * MIN), None, Some(95 * MIN)),
             (Some(100 * MIN), Some(40 * MIN), Some(95 * MIN)),
-            (Some(11 * MIN), Some(10 * MIN), Some(10 * MIN + 48_000)),
+            (Some(12 * MIN), Some(10 * MIN), Some(10 * MIN + 96_000)),
+            // However short they live: once a minute.
+            (Some(11 * MIN), Some(10 * MIN), Some(11 * MIN)),
+            (Some(10 * MIN + 1_000), Some(10 * MIN), Some(11 * MIN)),
+            (Some(10 * MIN), Some(10 * MIN), Some(11 * MIN)),
             (Some(-5 * MIN), None, Some(-10 * MIN)),
         ] {
             assert_eq!(grant(expires, refreshed).due(), due.map(EpochMs), "{expires:?} {refreshed:?}");
@@ -305,6 +330,7 @@ mod tests {
     #[test]
     fn tokens_survive_their_secret_and_only_our_own_is_read() {
         let tokens = grant(Some(1_900_000_003_600_000), Some(1_900_000_000_001)).refused("no: 400".into());
+        let tokens = Tokens { asked: Some(EpochMs(1_900_000_000_009)), ..tokens };
         let secret = tokens.secret("claude", "u");
         assert_eq!(Tokens::read(&secret).as_ref(), Some(&tokens));
         assert_eq!(secret.data.as_ref().unwrap().keys().map(String::as_str).collect::<Vec<_>>().len(), OWN_KEYS.len());

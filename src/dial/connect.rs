@@ -16,7 +16,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::DialError;
-use super::guard::is_forbidden;
+use super::guard::{Guard, is_forbidden};
 use super::origin::{Origin, Proxy};
 
 /// How long one address may be silent before the next one is tried as well (RFC 8305).
@@ -53,7 +53,7 @@ pub async fn connect(origin: &Origin) -> Result<(Socket, Arc<AtomicU64>), DialEr
 async fn open(origin: &Origin) -> Result<(Socket, Arc<AtomicU64>), DialError> {
     let tcp = match &origin.proxy {
         None => {
-            tcp(&origin.host, origin.port, origin.guarded).await.map_err(|e| DialError::connect(format!("connecting to {origin}: {e}")))?
+            tcp(&origin.host, origin.port, origin.guard).await.map_err(|e| DialError::connect(format!("connecting to {origin}: {e}")))?
         }
         Some(proxy) => through(proxy, origin).await?,
     };
@@ -71,21 +71,17 @@ async fn open(origin: &Origin) -> Result<(Socket, Arc<AtomicU64>), DialError> {
 }
 
 /// A TCP connection to the first address that answers.
-async fn tcp(host: &str, port: u16, guarded: bool) -> io::Result<TcpStream> {
+async fn tcp(host: &str, port: u16, guard: Guard) -> io::Result<TcpStream> {
     let mut addresses: Vec<SocketAddr> = match host.parse::<IpAddr>() {
         Ok(ip) => vec![SocketAddr::new(ip, port)],
         Err(_) => tokio::net::lookup_host((host, port)).await?.collect(),
     };
     let resolved = addresses.len();
-    if guarded {
+    if guard != Guard::Off {
         addresses.retain(|a| !is_forbidden(a.ip()));
     }
     if addresses.is_empty() {
-        let what = if resolved == 0 {
-            "the name has no address"
-        } else {
-            "the name leads to a link-local or metadata address only, which is refused unless the provider's authClass is Local"
-        };
+        let what = if resolved == 0 { "the name has no address" } else { guard.refusal() };
         return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, what));
     }
     let stream = race(addresses).await?;
@@ -128,14 +124,12 @@ async fn race(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
 /// A connection to the proxy; towards a TLS origin a tunnel through it.
 async fn through(proxy: &Proxy, origin: &Origin) -> Result<TcpStream, DialError> {
     let at = format!("{}:{}", proxy.host, proxy.port);
-    if origin.guarded && origin.host.parse().is_ok_and(is_forbidden) {
-        return Err(DialError::connect(format!(
-            "connecting to {origin}: link-local and metadata addresses are refused unless the provider's authClass is Local"
-        )));
+    if origin.guard != Guard::Off && origin.host.parse().is_ok_and(is_forbidden) {
+        return Err(DialError::connect(format!("connecting to {origin}: {}", origin.guard.refusal())));
     }
-    // Who declares a proxy chooses its address.
-    let mut stream =
-        tcp(&proxy.host, proxy.port, false).await.map_err(|e| DialError::proxy(format!("connecting to the proxy {at}: {e}")))?;
+    let mut stream = tcp(&proxy.host, proxy.port, origin.guard.of_proxy())
+        .await
+        .map_err(|e| DialError::proxy(format!("connecting to the proxy {at}: {e}")))?;
     if origin.tls.is_none() {
         return Ok(stream);
     }

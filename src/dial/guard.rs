@@ -2,6 +2,35 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+/// Which link-local and metadata addresses are refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Guard {
+    /// None: the provider is declared `Local`.
+    Off,
+    /// Those of the server. Who declares a proxy chooses its address.
+    Server,
+    /// Those of the proxy as well: the call comes from a place in the network that its author does not have.
+    Everything,
+}
+
+impl Guard {
+    /// Why an address is refused, with the way out where there is one.
+    pub(super) const fn refusal(self) -> &'static str {
+        match self {
+            Self::Off | Self::Server => "link-local and metadata addresses are refused unless the provider's authClass is Local",
+            Self::Everything => "link-local and metadata addresses are refused",
+        }
+    }
+
+    /// The guard of a proxy.
+    pub(super) const fn of_proxy(self) -> Self {
+        match self {
+            Self::Off | Self::Server => Self::Off,
+            Self::Everything => Self::Everything,
+        }
+    }
+}
+
 /// Metadata services outside the link-local ranges: AWS over IPv6, Alibaba, Oracle, Azure's wire server.
 const METADATA_V6: [Ipv6Addr; 1] = [Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)];
 const METADATA_V4: [Ipv4Addr; 3] = [Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(192, 0, 0, 192), Ipv4Addr::new(168, 63, 129, 16)];

@@ -7,6 +7,7 @@ mod origin;
 pub mod tls;
 
 pub use connect::{Socket, connect};
+pub use guard::Guard;
 pub use origin::{Origin, OriginError, Proxy, Way};
 
 /// A connection that could not be opened.

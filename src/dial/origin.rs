@@ -11,6 +11,7 @@ use http::uri::Scheme;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
+use super::guard::Guard;
 use super::tls::{TlsConfigs, TlsError};
 
 /// An HTTP proxy.
@@ -57,8 +58,8 @@ pub struct Way<'a> {
     pub ca_bundle: Option<&'a str>,
     /// The proxy in between.
     pub proxy: Option<&'a Proxy>,
-    /// Refuse link-local and metadata addresses.
-    pub guarded: bool,
+    /// Which addresses are refused.
+    pub guard: Guard,
     /// Longest time for TCP, proxy and TLS together.
     pub connect_timeout: Duration,
 }
@@ -84,8 +85,8 @@ pub struct Origin {
     pub tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
     /// The proxy in between.
     pub proxy: Option<Proxy>,
-    /// Refuse link-local and metadata addresses.
-    pub guarded: bool,
+    /// Which addresses are refused.
+    pub guard: Guard,
     /// Longest time for TCP, proxy and TLS together.
     pub connect_timeout: Duration,
 }
@@ -124,7 +125,7 @@ impl Origin {
             host,
             tls,
             proxy: way.proxy.cloned(),
-            guarded: way.guarded,
+            guard: way.guard,
             connect_timeout: way.connect_timeout,
         })
     }

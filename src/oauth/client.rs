@@ -14,13 +14,13 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::compile::oauth::Grant;
 use crate::dial::tls::TlsConfigs;
-use crate::dial::{Origin, Proxy, Way, connect};
+use crate::dial::{Guard, Origin, Proxy, Way, connect};
 use crate::snapshot::Secret;
 
 /// Longest time for TCP, proxy and TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest time for the whole call.
-const TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest answer that is read.
 const MAX_BYTES: usize = 64 * 1024;
 /// Longest lifetime that is believed.
@@ -50,9 +50,29 @@ pub enum RefreshError {
         /// Error code of RFC 6749.
         code: String,
     },
+    /// There is no verified way to it; that may pass. Whoever writes a Connection reads this, and must not learn from it which ports of our network
+    /// are open: what happened is for the log alone.
+    #[error("the token endpoint {host} could not be reached over verified TLS")]
+    Unreachable {
+        /// Where it was to be asked.
+        host: String,
+        /// What happened.
+        detail: String,
+    },
     /// It did not answer as it should; that may pass.
     #[error("asking the token endpoint: {0}")]
     Failed(String),
+}
+
+impl RefreshError {
+    /// What only the log of this process may say.
+    #[must_use]
+    pub fn detail(&self) -> Option<&str> {
+        match self {
+            Self::Unreachable { detail, .. } => Some(detail),
+            Self::Refused { .. } | Self::Failed(_) => None,
+        }
+    }
 }
 
 /// The codes of RFC 6749, section 5.2, after which the same request fails again.
@@ -79,9 +99,11 @@ async fn exchange(grant: &Grant, tls: &TlsConfigs) -> Result<Renewed, RefreshErr
     let proxy = grant.proxy_url.as_ref().map(|url| Proxy::parse(url.expose())).transpose();
     let proxy = proxy.map_err(|problem| failed(format!("`proxyURL` {problem}")))?;
     // Also for a provider of class Local: the call may come from the operator, whose place in the network its author does not have.
-    let way = Way { tls, ca_bundle: grant.ca_bundle.as_deref(), proxy: proxy.as_ref(), guarded: true, connect_timeout: CONNECT_TIMEOUT };
+    let guard = Guard::Everything;
+    let way = Way { tls, ca_bundle: grant.ca_bundle.as_deref(), proxy: proxy.as_ref(), guard, connect_timeout: CONNECT_TIMEOUT };
     let origin = Origin::new(&url, &way).map_err(|e| failed(format!("`tokenURL` {e}")))?;
-    let (socket, _) = connect(&origin).await.map_err(|e| failed(e.to_string()))?;
+    let connected = connect(&origin).await;
+    let (socket, _) = connected.map_err(|error| RefreshError::Unreachable { host: origin.to_string(), detail: error.to_string() })?;
     let handshake = http1::handshake(TokioIo::new(socket)).await;
     let (mut sender, driver) = handshake.map_err(|e| failed(format!("starting HTTP with {origin}: {e}")))?;
     let _driver = AbortOnDropHandle::new(tokio::spawn(driver));

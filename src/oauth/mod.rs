@@ -7,7 +7,7 @@ mod refresher;
 
 pub use client::{RefreshError, Renewed, refresh};
 pub use jobs::{PAUSES, Retry};
-pub use refresher::{Keeper, Outcome, Refresher};
+pub use refresher::{Keeper, Kept, Outcome, Refresher};
 
 #[cfg(test)]
 mod tests;

@@ -6,22 +6,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rand::RngExt as _;
-use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::client::{RefreshError, refresh};
+use super::client::{RefreshError, TIMEOUT, refresh};
 use super::jobs::{Jobs, Key, Retry};
 use crate::api::time::EpochMs;
 use crate::compile::oauth::{Grant, Tokens};
 use crate::dial::tls::TlsConfigs;
 
-/// Token endpoints asked at a time.
-const CONCURRENCY: usize = 8;
 /// When a job that cannot be done now is looked at again.
 const NOT_NOW: i64 = 2_000;
 /// Pause between two attempts to keep tokens.
 const KEEP_AGAIN: Duration = Duration::from_secs(2);
+/// Attempts to keep tokens once the process is to end.
+const LAST_ATTEMPTS: u32 = 3;
+/// How long after the refresh token was sent its successor may still come to be kept: the endpoint's time and that of a few writes.
+const UNDER_WAY: Duration = TIMEOUT.saturating_add(Duration::from_secs(10));
 /// Longest sleep: clocks may be set.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
@@ -36,6 +38,15 @@ pub enum Outcome {
     Refused,
 }
 
+/// What came of keeping something.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kept {
+    /// It is kept.
+    Yes,
+    /// Others have gone on since the tokens were read; theirs stay.
+    Overtaken,
+}
+
 /// Where tokens are kept.
 pub trait Keeper: Send + Sync + 'static {
     /// Why tokens are not kept (yet).
@@ -48,8 +59,12 @@ pub trait Keeper: Send + Sync + 'static {
     /// not for this process to refresh them now.
     fn latest(&self, namespace: &str, grant: Grant) -> impl Future<Output = Result<Option<Grant>, Self::Error>> + Send;
 
-    /// Keeps tokens; called again until it succeeds.
-    fn keep(&self, namespace: &str, grant: &Grant, tokens: &Tokens) -> impl Future<Output = Result<(), Self::Error>> + Send;
+    /// Notes that the refresh token of a grant, as [`Self::latest`] answered it, is sent at this time. What cannot be noted is not asked for: it could
+    /// not be kept either.
+    fn begin(&self, namespace: &str, grant: &Grant, at: EpochMs) -> impl Future<Output = Result<Kept, Self::Error>> + Send;
+
+    /// Keeps what came of it, unless others have gone on since; called again until it succeeds.
+    fn keep(&self, namespace: &str, grant: &Grant, tokens: &Tokens) -> impl Future<Output = Result<Kept, Self::Error>> + Send;
 
     /// Told of every attempt.
     fn came_to(&self, _outcome: Outcome) {}
@@ -71,7 +86,6 @@ struct Shared<K> {
     jobs: Mutex<Jobs>,
     wake: Notify,
     tls: TlsConfigs,
-    permits: Semaphore,
     stop: CancellationToken,
 }
 
@@ -80,13 +94,18 @@ impl<K: Keeper> Refresher<K> {
     #[must_use]
     pub fn new(keeper: K, pauses: [Duration; 3], stop: CancellationToken) -> Self {
         let (jobs, tls) = (Mutex::new(Jobs::new(pauses)), TlsConfigs::default());
-        Self { shared: Arc::new(Shared { keeper, jobs, wake: Notify::new(), tls, permits: Semaphore::new(CONCURRENCY), stop }) }
+        Self { shared: Arc::new(Shared { keeper, jobs, wake: Notify::new(), tls, stop }) }
     }
 
     /// What a namespace (empty in files) needs from now on.
     pub fn set(&self, namespace: &str, grants: Vec<Grant>) {
         self.shared.jobs().set(namespace, grants);
         self.shared.wake.notify_one();
+    }
+
+    /// Nothing is to be refreshed any more, until it is set again.
+    pub fn clear(&self) {
+        self.shared.jobs().clear();
     }
 
     /// Works until it is stopped; tokens that were issued by then are kept.
@@ -97,10 +116,8 @@ impl<K: Keeper> Refresher<K> {
             for (key, grant) in shared.jobs().take(shared.keeper.now()) {
                 let shared = Arc::clone(&shared);
                 running.spawn(async move {
-                    if let Ok(permit) = shared.permits.acquire().await {
-                        shared.work(&key, grant, permit).await;
-                        shared.tls.sweep();
-                    }
+                    shared.work(&key, grant).await;
+                    shared.tls.sweep();
                     shared.wake.notify_one();
                 });
             }
@@ -122,32 +139,11 @@ impl<K: Keeper> Shared<K> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn work(&self, key: &Key, grant: Grant, permit: SemaphorePermit<'_>) {
+    async fn work(&self, key: &Key, grant: Grant) {
         let (namespace, connection) = (key.0.as_str(), key.1.as_str());
-        let later = || EpochMs(self.keeper.now().0 + NOT_NOW);
-        let grant = match self.keeper.latest(namespace, grant).await {
-            Ok(Some(grant)) => grant,
-            Ok(None) => return self.jobs().postpone(key, later()),
-            Err(error) => {
-                tracing::warn!(namespace, connection, %error, "kept tokens could not be read, trying again");
-                return self.jobs().postpone(key, later());
-            }
-        };
-        if grant.due().is_none_or(|due| due > self.keeper.now()) {
-            return self.jobs().done(key, grant);
-        }
-        // The owner's tokens go the way that the next ones will: what cannot be kept must not be asked for.
-        if grant.tokens.refreshed.is_none()
-            && let Err(error) = self.keeper.keep(namespace, &grant, &grant.tokens).await
-        {
-            tracing::warn!(namespace, connection, %error, "tokens cannot be kept, so none are asked for yet");
-            return self.jobs().postpone(key, later());
-        }
-        // Others may have waited for their turn while the process was told to end: what could not be kept in time would be lost.
-        if self.stop.is_cancelled() {
-            return self.jobs().postpone(key, later());
-        }
-        let tokens = match refresh(&grant, &self.tls).await {
+        let Some(grant) = self.begun(key, grant).await else { return };
+        let answer = refresh(&grant, &self.tls).await;
+        let tokens = match answer {
             Ok(new) => {
                 tracing::info!(namespace, connection, rotated = new.refresh.is_some(), "tokens refreshed");
                 self.keeper.came_to(Outcome::Refreshed);
@@ -155,9 +151,9 @@ impl<K: Keeper> Shared<K> {
             }
             Err(error) => {
                 let jitter = rand::rng().random_range(-1.0..=1.0);
-                let last =
-                    matches!(error, RefreshError::Refused { .. }) || self.jobs().failed(key, jitter, self.keeper.now()) == Retry::Never;
-                tracing::warn!(namespace, connection, %error, last, "tokens could not be refreshed");
+                let again = || self.jobs().failed(key, grant.tokens.expires, jitter, self.keeper.now());
+                let last = matches!(error, RefreshError::Refused { .. }) || again() == Retry::Never;
+                tracing::warn!(namespace, connection, %error, detail = error.detail(), last, "tokens could not be refreshed");
                 self.keeper.came_to(if last { Outcome::Refused } else { Outcome::Failed });
                 if !last {
                     return;
@@ -166,24 +162,83 @@ impl<K: Keeper> Shared<K> {
             }
         };
         // Keeping may take for ever where a namespace does not let us: the others must not wait for it.
-        drop(permit);
-        if self.keep(namespace, &grant, &tokens).await {
-            self.jobs().done(key, Grant { tokens, ..grant });
-        } else {
-            self.jobs().postpone(key, later());
+        self.jobs().answered(key);
+        self.wake.notify_one();
+        match self.keep(namespace, &grant, &tokens).await {
+            Some(Kept::Yes) => self.jobs().done(key, Grant { tokens, ..grant }),
+            Some(Kept::Overtaken) | None => self.jobs().postpone(key, self.later()),
         }
     }
 
-    /// Has tokens kept, however long it takes; answers false when the process ends first.
-    async fn keep(&self, namespace: &str, grant: &Grant, tokens: &Tokens) -> bool {
-        loop {
-            // Asked before the process may end: what was issued a moment ago is worth a last write.
-            let Err(error) = self.keeper.keep(namespace, grant, tokens).await else { return true };
-            tracing::error!(namespace, connection = %grant.connection, %error, "refreshed tokens could not be kept, trying again");
-            tokio::select! {
-                () = self.stop.cancelled() => return false,
-                () = tokio::time::sleep(KEEP_AGAIN) => {}
+    fn later(&self) -> EpochMs {
+        EpochMs(self.keeper.now().0 + NOT_NOW)
+    }
+
+    /// The grant whose refresh token is to be sent now. Otherwise the job is at its end for the time being.
+    async fn begun(&self, key: &Key, grant: Grant) -> Option<Grant> {
+        let (namespace, connection) = (key.0.as_str(), key.1.as_str());
+        let grant = match self.keeper.latest(namespace, grant).await {
+            Ok(Some(grant)) => grant,
+            Ok(None) => {
+                self.jobs().postpone(key, self.later());
+                return None;
             }
+            Err(error) => {
+                tracing::warn!(namespace, connection, %error, "kept tokens could not be read, trying again");
+                self.jobs().postpone(key, self.later());
+                return None;
+            }
+        };
+        let now = self.keeper.now();
+        if grant.due().is_none_or(|due| due > now) {
+            self.jobs().done(key, grant);
+            return None;
+        }
+        if let Some(until) = self.under_way(key, &grant, now) {
+            tracing::info!(namespace, connection, "another process has sent the refresh token and may still be answered, waiting");
+            self.jobs().postpone(key, until);
+            return None;
+        }
+        // Others may have waited for their turn while the process was told to end: what could not be kept in time would be lost.
+        if self.stop.is_cancelled() {
+            self.jobs().postpone(key, self.later());
+            return None;
+        }
+        self.jobs().asks(key, now);
+        match self.keeper.begin(namespace, &grant, now).await {
+            Ok(Kept::Yes) => return Some(grant),
+            Ok(Kept::Overtaken) => {}
+            Err(error) => tracing::warn!(namespace, connection, %error, "tokens cannot be kept, so none are asked for yet"),
+        }
+        self.jobs().postpone(key, self.later());
+        None
+    }
+
+    /// Until when somebody else's use of the same refresh token may still be answered; asking meanwhile would look like theft.
+    fn under_way(&self, key: &Key, grant: &Grant, now: EpochMs) -> Option<EpochMs> {
+        let asked = grant.tokens.asked.filter(|asked| self.jobs().asked(key) != Some(*asked))?;
+        let limit = u64::try_from(UNDER_WAY.as_millis()).unwrap_or(u64::MAX);
+        // A time that lies further ahead than that is that of a wrong clock.
+        let until = asked.plus(limit);
+        (until > now && until.since(now) <= 2 * limit).then_some(until)
+    }
+
+    /// Has tokens kept, however long it takes; `None` when the process ends first.
+    async fn keep(&self, namespace: &str, grant: &Grant, tokens: &Tokens) -> Option<Kept> {
+        let mut left = LAST_ATTEMPTS;
+        loop {
+            let error = match self.keeper.keep(namespace, grant, tokens).await {
+                Ok(kept) => return Some(kept),
+                Err(error) => error,
+            };
+            tracing::error!(namespace, connection = %grant.connection, %error, "refreshed tokens could not be kept, trying again");
+            if self.stop.is_cancelled() {
+                left -= 1;
+                if left == 0 {
+                    return None;
+                }
+            }
+            tokio::time::sleep(KEEP_AGAIN).await;
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Refreshing against a token endpoint on loopback, behind TLS.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -38,27 +39,47 @@ fn grant(endpoint: &TokenEndpoint) -> Grant {
 }
 
 /// Keeps in memory; fails as often as it is told.
-struct Kept {
+struct Shelf {
     tokens: Mutex<Option<Tokens>>,
     failures: Mutex<u32>,
+    /// How far its clock is ahead.
+    ahead: AtomicI64,
     told: mpsc::UnboundedSender<Outcome>,
     kept: mpsc::UnboundedSender<Tokens>,
+    looked: mpsc::UnboundedSender<()>,
 }
 
-impl Keeper for Arc<Kept> {
+impl Keeper for Arc<Shelf> {
     type Error = String;
 
     fn now(&self) -> EpochMs {
-        now()
+        EpochMs(now().0 + self.ahead.load(Ordering::Relaxed))
     }
 
     async fn latest(&self, namespace: &str, grant: Grant) -> Result<Option<Grant>, String> {
         assert_eq!(namespace, "team-a");
         let kept = self.tokens.lock().unwrap().clone();
+        let _ = self.looked.send(());
         Ok(Some(grant.with(kept)))
     }
 
-    async fn keep(&self, _: &str, _: &Grant, tokens: &Tokens) -> Result<(), String> {
+    async fn begin(&self, _: &str, grant: &Grant, at: EpochMs) -> Result<Kept, String> {
+        self.put(Tokens { asked: Some(at), ..grant.tokens.clone() })?;
+        Ok(Kept::Yes)
+    }
+
+    async fn keep(&self, _: &str, _: &Grant, tokens: &Tokens) -> Result<Kept, String> {
+        self.put(tokens.clone())?;
+        Ok(Kept::Yes)
+    }
+
+    fn came_to(&self, outcome: Outcome) {
+        let _ = self.told.send(outcome);
+    }
+}
+
+impl Shelf {
+    fn put(&self, tokens: Tokens) -> Result<(), String> {
         {
             let mut failures = self.failures.lock().unwrap();
             if *failures > 0 {
@@ -67,29 +88,26 @@ impl Keeper for Arc<Kept> {
             }
         }
         *self.tokens.lock().unwrap() = Some(tokens.clone());
-        let _ = self.kept.send(tokens.clone());
+        let _ = self.kept.send(tokens);
         Ok(())
-    }
-
-    fn came_to(&self, outcome: Outcome) {
-        let _ = self.told.send(outcome);
     }
 }
 
 struct Setup {
-    refresher: Refresher<Arc<Kept>>,
-    keeper: Arc<Kept>,
+    refresher: Refresher<Arc<Shelf>>,
+    keeper: Arc<Shelf>,
     told: mpsc::UnboundedReceiver<Outcome>,
     kept: mpsc::UnboundedReceiver<Tokens>,
+    looked: mpsc::UnboundedReceiver<()>,
     stop: CancellationToken,
 }
 
 impl Setup {
-    /// The next tokens that are kept and are not the owner's: those are kept before each first attempt.
+    /// The next outcome that is kept: that an attempt begins is kept before it.
     async fn issued(&mut self) -> Tokens {
         loop {
             let tokens = self.kept.recv().await.unwrap();
-            if tokens.refreshed.is_some() || tokens.refused.is_some() {
+            if tokens.asked.is_none() {
                 return tokens;
             }
         }
@@ -99,11 +117,13 @@ impl Setup {
 fn setup() -> Setup {
     let (told, hear) = mpsc::unbounded_channel();
     let (keep, kept) = mpsc::unbounded_channel();
-    let keeper = Arc::new(Kept { tokens: Mutex::default(), failures: Mutex::new(0), told, kept: keep });
+    let (look, looked) = mpsc::unbounded_channel();
+    let keeper =
+        Arc::new(Shelf { tokens: Mutex::default(), failures: Mutex::new(0), ahead: AtomicI64::new(0), told, kept: keep, looked: look });
     let stop = CancellationToken::new();
     let refresher = Refresher::new(Arc::clone(&keeper), QUICK, stop.clone());
     tokio::spawn(refresher.clone().run());
-    Setup { refresher, keeper, told: hear, kept, stop }
+    Setup { refresher, keeper, told: hear, kept, looked, stop }
 }
 
 #[tokio::test]
@@ -115,6 +135,8 @@ async fn a_rotated_refresh_token_is_kept_before_it_is_needed() {
         let tokens = setup.issued().await;
         assert_eq!((tokens.access.expose(), tokens.refresh.expose()), (format!("at-{n}").as_str(), format!("rt-{n}").as_str()));
         assert_eq!(setup.told.recv().await, Some(Outcome::Refreshed));
+        // However soon they end, a minute passes between two.
+        setup.keeper.ahead.fetch_add(61_000, Ordering::Relaxed);
         // What the caches know is behind what was kept.
         setup.refresher.set("team-a", vec![grant(&endpoint)]);
     }
@@ -129,7 +151,8 @@ async fn what_cannot_be_kept_is_not_asked_for() {
     let mut setup = setup();
     *setup.keeper.failures.lock().unwrap() = 2;
     setup.refresher.set("team-a", vec![grant(&endpoint)]);
-    assert_eq!(setup.kept.recv().await.unwrap().access.expose(), "at-0", "the owner's tokens first");
+    let first = setup.kept.recv().await.unwrap();
+    assert!(first.access.expose() == "at-0" && first.asked.is_some(), "first that it is asked: {first:?}");
     assert_eq!((setup.issued().await.access.expose(), endpoint.seen().len()), ("at-1", 1));
     setup.stop.cancel();
 }
@@ -182,10 +205,59 @@ async fn tokens_go_only_where_trust_and_the_guard_allow() {
     let metadata = Grant { token_url: "https://169.254.169.254/token".into(), ..grant(&endpoint) };
     let plain = Grant { token_url: endpoint.url().replace("https", "http"), ..grant(&endpoint) };
     let other_name = Grant { token_url: endpoint.url().replace("localhost", "127.0.0.1"), ..grant(&endpoint) };
-    for (grant, why) in [(untrusted, "TLS"), (metadata, "metadata"), (plain, "https://"), (other_name, "TLS")] {
-        let error = refresh(&grant, &tls).await.unwrap_err().to_string();
-        assert!(error.contains(why) && !error.contains("rt-0"), "{error}");
+    let proxied = |proxy: String| Grant { proxy_url: Some(Secret::new(proxy)), ..grant(&endpoint) };
+    let through_metadata = proxied("http://u:canary@169.254.169.254:3128".into());
+    for (grant, why) in [
+        (untrusted, "TLS"),
+        (metadata, "metadata addresses are refused"),
+        (plain, "https://"),
+        (other_name, "TLS"),
+        (through_metadata, "metadata addresses are refused"),
+    ] {
+        let error = refresh(&grant, &tls).await.unwrap_err();
+        let all = format!("{error} {}", error.detail().unwrap_or_default());
+        assert!(all.contains(why) && !all.contains("rt-0") && !all.contains("canary"), "{all}");
+        assert!(!all.contains("authClass"), "no way out that is none: {all}");
     }
     assert_eq!(endpoint.seen(), Vec::<String>::new(), "nothing was sent");
     assert_eq!(refresh(&grant(&endpoint), &tls).await.unwrap().access.expose(), "at-1");
+}
+
+/// Whoever may write a Connection reads what its status says, and must not learn from it what listens in the operator's network.
+#[tokio::test]
+async fn what_is_told_about_an_endpoint_is_the_same_for_open_and_closed_ports() {
+    let plain = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let open = plain.local_addr().unwrap().port();
+    tokio::spawn(async move { while plain.accept().await.is_ok() {} });
+    let closed = {
+        let gone = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        gone.local_addr().unwrap().port()
+    };
+    let endpoint = TokenEndpoint::start("rt-0", 3_600).await;
+    let proxied = |port: u16| Grant { proxy_url: Some(Secret::new(format!("http://127.0.0.1:{port}"))), ..grant(&endpoint) };
+    let direct = |port: u16| Grant { token_url: format!("https://localhost:{port}/oauth/token"), ..grant(&endpoint) };
+    let tls = TlsConfigs::default();
+    for (a, b) in [(direct(open), direct(closed)), (proxied(open), proxied(closed))] {
+        let (a, b) = (refresh(&a, &tls).await.unwrap_err(), refresh(&b, &tls).await.unwrap_err());
+        let words = |error: &RefreshError| error.to_string().replace(&open.to_string(), "PORT").replace(&closed.to_string(), "PORT");
+        assert_eq!(words(&a), words(&b));
+        assert_ne!(a.detail(), b.detail(), "the log tells them apart");
+    }
+}
+
+#[tokio::test]
+async fn a_refresh_token_that_another_process_has_just_sent_is_not_sent_again() {
+    let endpoint = TokenEndpoint::start("rt-0", 3_600).await;
+    let mut setup = setup();
+    let sent = Tokens { asked: Some(EpochMs(now().0 - 10_000)), ..grant(&endpoint).tokens };
+    *setup.keeper.tokens.lock().unwrap() = Some(sent);
+    setup.refresher.set("team-a", vec![grant(&endpoint)]);
+    setup.looked.recv().await.unwrap();
+    // No answer has come within its time.
+    setup.keeper.ahead.fetch_add(31_000, Ordering::Relaxed);
+    setup.refresher.set("team-a", vec![grant(&endpoint)]);
+    let begun = setup.kept.recv().await.unwrap();
+    assert!(begun.asked.unwrap().since(now()) > 25_000, "not before: {begun:?}");
+    assert_eq!((setup.issued().await.access.expose(), endpoint.seen().len()), ("at-1", 1));
+    setup.stop.cancel();
 }

@@ -6,6 +6,8 @@ use prometheus::core::Collector;
 use prometheus::proto::MetricFamily;
 use prometheus::{Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 
+use crate::oauth::Outcome;
+
 /// Metrics of the operator. Names start with `omniroute_operator_`; labels are kinds, outcomes and condition states, never names of
 /// objects.
 pub struct Metrics {
@@ -77,6 +79,10 @@ impl Metrics {
             ))?,
             registry: Registry::new(),
         };
+        // What has never happened is 0: an alert sees only what grows.
+        for outcome in [Outcome::Refreshed, Outcome::Failed, Outcome::Refused] {
+            metrics.oauth_refreshes.with_label_values(&[format!("{outcome:?}").as_str()]);
+        }
         for collector in metrics.described() {
             metrics.registry.register(collector)?;
         }
@@ -140,8 +146,8 @@ impl Metrics {
     }
 
     /// Tokens were refreshed, or not.
-    pub fn oauth_refresh(&self, outcome: &str) {
-        self.oauth_refreshes.with_label_values(&[outcome]).inc();
+    pub fn oauth_refresh(&self, outcome: Outcome) {
+        self.oauth_refreshes.with_label_values(&[format!("{outcome:?}").as_str()]).inc();
     }
 
     /// Leadership began or ended.

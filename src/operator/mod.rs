@@ -10,6 +10,7 @@ pub mod build;
 pub mod checkpoint;
 pub mod child;
 pub mod claim;
+mod clock;
 pub mod credentials;
 pub mod engine;
 pub mod error;

@@ -45,6 +45,9 @@ pub struct Config {
 /// Longest time for what is on its way when the operator is told to stop.
 const END: Duration = Duration::from_secs(8);
 
+/// Longest time for answers of token endpoints that are on their way then.
+const ANSWERS: Duration = Duration::from_secs(6);
+
 /// Runs until `stop`.
 ///
 /// `client` must not retry by itself.
@@ -117,14 +120,14 @@ pub async fn run(config: Config, client: Client, stop: CancellationToken) -> Res
     work.cancel();
     // What was begun may be finished, but a hand-over must not wait for it: writes check the lease one by one.
     let _ = tokio::time::timeout(Duration::from_millis(800), engine).await;
-    // A refresh token that was sent may be good for one use: its successor is worth the wait, which is rarely one.
-    let _ = tokio::time::timeout(Duration::from_secs(5), refreshing).await;
     writing.cancel();
     let _ = tokio::time::timeout(Duration::from_millis(400), writing_task).await;
     lease.cancel();
     if let Some(election) = election {
         let _ = tokio::time::timeout(END, election).await;
     }
+    // A refresh token that was sent may be good for one use: its successor is worth the wait, which is rarely one, and is kept without the lease.
+    let _ = tokio::time::timeout(ANSWERS, refreshing).await;
     watching.cancel();
     tasks.close();
     let _ = tokio::time::timeout(END, tasks.wait()).await;

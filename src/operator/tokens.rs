@@ -1,21 +1,20 @@
 //! Keeps refreshed OAuth tokens in Secrets of our own, one for each Connection, owned by it.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use k8s_openapi::api::core::v1::Secret as KubeSecret;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
-use serde_json::json;
 
 use super::apply::FIELD_MANAGER;
 use super::build::MANAGED_BY;
+use super::clock;
 use super::error::{CALL_TIMEOUT, Error, call};
 use super::leader::Leadership;
 use super::metrics::Metrics;
 use crate::api::time::EpochMs;
 use crate::compile::oauth::{Grant, Tokens, is_own, own_secret};
-use crate::oauth::{Keeper, Outcome};
+use crate::oauth::{Keeper, Kept, Outcome};
 
 /// The keeper of the operator.
 pub struct TokenSecrets {
@@ -47,14 +46,41 @@ impl TokenSecrets {
             found => Ok(found),
         }
     }
+
+    /// Writes our Secret on top of what was read: as it is now, or not at all.
+    async fn write(&self, namespace: &str, grant: &Grant, tokens: &Tokens, found: Option<KubeSecret>) -> Result<(), Error> {
+        let mut secret = tokens.secret(&grant.connection, &grant.uid);
+        let labels = [("name", "omniroute-oauth"), ("component", "credentials"), ("part-of", "omniroute"), ("managed-by", MANAGED_BY)];
+        secret.metadata.labels = Some(labels.map(|(key, value)| (format!("app.kubernetes.io/{key}"), value.to_owned())).into());
+        secret.metadata.resource_version = found.and_then(|found| found.metadata.resource_version);
+        let name = own_secret(&grant.connection);
+        let doing = || format!("writing Secret `{namespace}/{name}`");
+        let params = PatchParams::apply(FIELD_MANAGER).force();
+        let (api, patch) = (self.api(namespace), Patch::Apply(typed(&secret)?));
+        call(doing, self.leadership.write_limit(), api.patch(&name, &params, &patch)).await?;
+        self.metrics.child_write("Secret", "Written");
+        Ok(())
+    }
+}
+
+/// A Secret as server-side apply wants it, with its kind.
+fn typed(secret: &KubeSecret) -> Result<serde_json::Value, Error> {
+    let name = secret.metadata.name.clone().unwrap_or_default();
+    serde_json::to_value(secret).map_err(|source| Error::Encode { what: format!("Secret `{name}`"), source })
+}
+
+/// Whether these are the tokens of a grant, and nobody has tried anything with them since they were read.
+fn is_unchanged(there: Option<&Tokens>, grant: &Grant) -> bool {
+    // Tokens of another seed give way to the owner's new ones.
+    let there = there.filter(|there| there.seed == grant.tokens.seed);
+    there.is_none_or(|there| there.is_pair(&grant.tokens) && there.asked == grant.tokens.asked)
 }
 
 impl Keeper for TokenSecrets {
     type Error = Error;
 
     fn now(&self) -> EpochMs {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        EpochMs(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+        clock::now()
     }
 
     async fn latest(&self, namespace: &str, grant: Grant) -> Result<Option<Grant>, Error> {
@@ -65,33 +91,33 @@ impl Keeper for TokenSecrets {
         Ok(Some(grant.with(kept.as_ref().and_then(Tokens::read))))
     }
 
-    async fn keep(&self, namespace: &str, grant: &Grant, tokens: &Tokens) -> Result<(), Error> {
-        let kept = self.read(namespace, grant).await?;
-        // Another replica may have led while this one could not write: older tokens must not replace what it was issued since.
-        let there = kept.as_ref().and_then(Tokens::read).and_then(|there| there.refreshed);
-        if tokens.refreshed.is_some() && there > tokens.refreshed {
-            return Ok(());
+    async fn begin(&self, namespace: &str, grant: &Grant, at: EpochMs) -> Result<Kept, Error> {
+        let found = self.read(namespace, grant).await?;
+        if !is_unchanged(found.as_ref().and_then(Tokens::read).as_ref(), grant) {
+            return Ok(Kept::Overtaken);
         }
-        let mut secret = tokens.secret(&grant.connection, &grant.uid);
-        let labels = [("name", "omniroute-oauth"), ("component", "credentials"), ("part-of", "omniroute"), ("managed-by", MANAGED_BY)];
-        secret.metadata.labels = Some(labels.map(|(key, value)| (format!("app.kubernetes.io/{key}"), value.to_owned())).into());
-        let name = own_secret(&grant.connection);
-        let doing = || format!("writing Secret `{namespace}/{name}`");
-        let encode = |source| Error::Encode { what: format!("Secret `{name}`"), source };
-        let mut body = serde_json::to_value(&secret).map_err(encode)?;
-        if let Some(version) = kept.and_then(|kept| kept.metadata.resource_version) {
-            // Nobody else writes it, unless this replica no longer leads.
-            body["metadata"]["resourceVersion"] = json!(version);
+        self.leadership.check(|| format!("noting a refresh of Connection `{namespace}/{}`", grant.connection))?;
+        self.write(namespace, grant, &Tokens { asked: Some(at), ..grant.tokens.clone() }, found).await?;
+        Ok(Kept::Yes)
+    }
+
+    /// The one write that needs no lease. Whoever sent a refresh token holds the only successor that the vendor knows, and must not lose it together
+    /// with the lease; but it lands on top of the very tokens that were exchanged, or not at all, so no later writer is ever overruled.
+    async fn keep(&self, namespace: &str, grant: &Grant, tokens: &Tokens) -> Result<Kept, Error> {
+        let found = self.read(namespace, grant).await?;
+        let there = found.as_ref().and_then(Tokens::read);
+        if there.as_ref().is_some_and(|there| !there.is_pair(&grant.tokens)) {
+            return Ok(Kept::Overtaken);
         }
-        let params = PatchParams::apply(FIELD_MANAGER).force();
-        self.leadership.check(doing)?;
-        let (api, patch) = (self.api(namespace), Patch::Apply(body));
-        call(doing, self.leadership.write_limit(), api.patch(&name, &params, &patch)).await?;
-        self.metrics.child_write("Secret", "Written");
-        Ok(())
+        // A refusal is no loss: the leader will hear it as well. And what is gone is not made again by a replica that does not lead.
+        if (tokens.refused.is_some() || there.is_none()) && !self.leadership.may_write() {
+            return Ok(Kept::Overtaken);
+        }
+        self.write(namespace, grant, tokens, found).await?;
+        Ok(Kept::Yes)
     }
 
     fn came_to(&self, outcome: Outcome) {
-        self.metrics.oauth_refresh(&format!("{outcome:?}"));
+        self.metrics.oauth_refresh(outcome);
     }
 }

@@ -219,3 +219,41 @@ stringData: {{k: sk-1}}
         "{finding:?}"
     );
 }
+
+#[test]
+fn addresses_that_an_older_schema_let_in_are_findings_without_their_passwords() {
+    let compiled = |oauth: &str, proxy: &str| {
+        run(&format!(
+            "
+apiVersion: omniroute.dev/v1alpha1
+kind: Provider
+metadata: {{name: p}}
+spec: {{dialects: [Messages], baseURL: 'https://api.example', authClass: OAuth}}
+---
+apiVersion: omniroute.dev/v1alpha1
+kind: Connection
+metadata: {{name: c}}
+spec: {{providerRef: {{name: p}}, credentials: {{oauth: {{secretRef: {{name: s}}, tokenURL: '{oauth}'}}}}{proxy}}}
+---
+apiVersion: v1
+kind: Secret
+metadata: {{name: s}}
+stringData: {{accessToken: at, refreshToken: rt}}
+"
+        ))
+    };
+    let good = "https://auth.example/token";
+    for (oauth, proxy, field, serves) in [
+        ("https://app:canary@auth.example/token", "", "spec.credentials.oauth.tokenURL", true),
+        ("https://", "", "spec.credentials.oauth.tokenURL", true),
+        ("http://auth.example/token", "", "spec.credentials.oauth.tokenURL", true),
+        (good, ", proxyURL: 'https://u:canary@proxy.example'", "spec.proxyURL", false),
+        (good, ", proxyURL: 'u:canary@proxy.example'", "spec.proxyURL", false),
+    ] {
+        let compiled = compiled(oauth, proxy);
+        let found = &compiled.findings[0];
+        assert!(found.field == field && found.reason == "InvalidSpec" && !found.message.contains("canary"), "{oauth}{proxy} {found:?}");
+        assert_eq!((compiled.grants.len(), compiled.snapshot.connections.len()), (0, usize::from(serves)), "{oauth}{proxy}");
+    }
+    assert_eq!(compiled(good, "").grants.len(), 1);
+}

@@ -233,7 +233,7 @@ async fn forbidden_addresses_are_refused_unless_the_provider_is_local() {
     let guarded = Upstream::new(&provider, &connection(), &TlsConfigs::default()).expect("upstream");
     let error = send(&Client::default(), &guarded, CHAT).await.expect_err("guarded");
     assert_eq!(error.transport, TransportError::Connect);
-    assert!(error.message.contains("link-local or metadata"), "{error}");
+    assert!(error.message.contains("refused unless the provider's authClass is Local"), "{error}");
     assert_eq!(fake.requests().len(), 0);
     provider.traits.auth_class = AuthClass::Local;
     let local = Upstream::new(&provider, &connection(), &TlsConfigs::default()).expect("upstream");

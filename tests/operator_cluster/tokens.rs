@@ -1,6 +1,6 @@
 //! OAuth tokens: refreshed at a real token endpoint, kept in a Secret of our own.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use omniroute::snapshot::{Connection, Snapshot};
 use serde_json::{Value, json};
@@ -111,4 +111,35 @@ async fn expiring_tokens_are_refreshed_and_the_owners_secret_stays_untouched() {
     eventually("the tokens go with their Connection", Duration::from_secs(20), || async { cluster.get("Secret", OWN).await.is_none() })
         .await;
     operator.terminate().await;
+}
+
+/// The first replica hands the lease over while the vendor still thinks. Its successor does not send the same refresh token, and what the vendor
+/// issues is kept by the one who asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rotated_token_survives_the_loss_of_the_lease() {
+    let Some(cluster) = Cluster::open("op-oauth-lease").await else { return };
+    let endpoint = TokenEndpoint::start("rt-0", 3_600).await;
+    endpoint.hold(true);
+    setup(&cluster, &endpoint).await;
+    cluster.apply("apiVersion: v1\nkind: Secret\nmetadata: {name: claude}\n").await;
+    cluster.edit("Secret", "claude", tokens("at-0", "rt-0")).await;
+    let first = cluster.operator("one", LEASE);
+    eventually("the first asks", Duration::from_secs(15), || async { endpoint.seen().len() == 1 }).await;
+    assert!(cluster.get("Secret", OWN).await.unwrap()["data"].get("askedAt").is_some(), "it is known that it asks");
+    let second = cluster.operator("two", LEASE);
+    let begun = Instant::now();
+    let ended = tokio::spawn(first.terminate());
+    eventually("the second leads", Duration::from_secs(5), || async { cluster.leader().await == "two" }).await;
+    assert!(begun.elapsed() < Duration::from_secs(2), "a vendor that thinks holds up no hand-over: {:?}", begun.elapsed());
+    // The second knows the account.
+    cluster.edit("Connection", "claude", json!({"spec": {"priority": 3}})).await;
+    let carries = |s: &Snapshot| claude(s).is_some_and(|c| c.priority == 3);
+    cluster.until_snapshot("the new priority", Duration::from_secs(5), carries).await;
+    endpoint.hold(false);
+    until_token(&cluster, "at-1").await;
+    assert!(ended.await.unwrap() < Duration::from_secs(10));
+    let kept = cluster.get("Secret", OWN).await.unwrap();
+    assert!(kept["data"].get("askedAt").is_none() && kept["data"].get("refused").is_none(), "{kept:#}");
+    assert_eq!(endpoint.seen().len(), 1, "sent once");
+    second.terminate().await;
 }

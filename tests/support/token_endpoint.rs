@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
@@ -19,10 +20,13 @@ const KEY: &[u8] = include_bytes!("../data/tls/server.key");
 pub struct TokenEndpoint {
     port: u16,
     inner: Arc<Mutex<Inner>>,
+    /// Answers are on their way as long as this holds.
+    held: watch::Sender<bool>,
 }
 
 struct Inner {
     accepted: String,
+    tag: String,
     issued: u32,
     lifetime_s: u64,
     script: VecDeque<(u16, String)>,
@@ -38,8 +42,16 @@ impl TokenEndpoint {
         let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
         let acceptor = TlsAcceptor::from(Arc::new(config.with_no_client_auth().with_single_cert(chain, key).unwrap()));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let inner = Inner { accepted: refresh_token.to_owned(), issued: 0, lifetime_s, script: VecDeque::new(), seen: Vec::new() };
-        let endpoint = Self { port: listener.local_addr().unwrap().port(), inner: Arc::new(Mutex::new(inner)) };
+        let inner = Inner {
+            accepted: refresh_token.to_owned(),
+            tag: String::new(),
+            issued: 0,
+            lifetime_s,
+            script: VecDeque::new(),
+            seen: Vec::new(),
+        };
+        let endpoint =
+            Self { port: listener.local_addr().unwrap().port(), inner: Arc::new(Mutex::new(inner)), held: watch::Sender::new(false) };
         let server = endpoint.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -54,6 +66,7 @@ impl TokenEndpoint {
                         }
                     }
                     let (status, body) = server.answer(&String::from_utf8(request).unwrap());
+                    let _ = server.held.subscribe().wait_for(|held| !held).await;
                     let head = format!(
                         "HTTP/1.1 {status} x\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
                         body.len()
@@ -68,6 +81,17 @@ impl TokenEndpoint {
 
     pub fn url(&self) -> String {
         format!("https://localhost:{}/oauth/token", self.port)
+    }
+
+    /// Issues `at-TAG1`/`rt-TAG1` and so on.
+    pub fn tagged(self, tag: &str) -> Self {
+        self.inner.lock().unwrap().tag = tag.to_owned();
+        self
+    }
+
+    /// From now on answers wait until they are let go.
+    pub fn hold(&self, hold: bool) {
+        self.held.send_replace(hold);
     }
 
     /// The next answers, whatever is asked.
@@ -96,13 +120,20 @@ impl TokenEndpoint {
         }
         let good = form.contains("grant_type=refresh_token") && form.split('&').any(|f| f == format!("refresh_token={}", inner.accepted));
         if !good {
-            return (400, r#"{"error":"invalid_grant","error_description":"the refresh token was used before"}"#.to_owned());
+            let sent = json_text(form);
+            return (400, format!(r#"{{"error":"invalid_grant","error_description":"the refresh token was used before: {sent}"}}"#));
         }
         inner.issued += 1;
-        inner.accepted = format!("rt-{}", inner.issued);
+        inner.accepted = format!("rt-{}{}", inner.tag, inner.issued);
+        let tag = inner.tag.clone();
         let (n, lifetime) = (inner.issued, inner.lifetime_s);
-        (200, format!(r#"{{"access_token":"at-{n}","refresh_token":"rt-{n}","expires_in":{lifetime},"token_type":"Bearer"}}"#))
+        (200, format!(r#"{{"access_token":"at-{tag}{n}","refresh_token":"rt-{tag}{n}","expires_in":{lifetime},"token_type":"Bearer"}}"#))
     }
+}
+
+/// Without what a JSON text would have to escape.
+fn json_text(text: &str) -> String {
+    text.replace(['"', '\\'], "")
 }
 
 fn complete(request: &[u8]) -> bool {

@@ -3,18 +3,31 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::Notify;
+use tokio::sync::{Mutex as AsyncMutex, Notify};
 
 use crate::api::time::EpochMs;
 use crate::compile::oauth::{Grant, Tokens};
 use crate::gateway::{Gateway, RestoreError, SaveError, clock};
-use crate::oauth::Keeper;
+use crate::oauth::{Keeper, Kept};
+
+/// Why tokens are not kept.
+#[derive(thiserror::Error, Debug)]
+pub enum KeepError {
+    /// The state file.
+    #[error(transparent)]
+    Save(#[from] SaveError),
+    /// The thread that writes it.
+    #[error("writing tokens to the state file: {0}")]
+    Thread(#[source] tokio::task::JoinError),
+}
 
 /// The keeper of `run`.
 pub struct StoredTokens {
     gateway: Arc<Gateway>,
     lasting: bool,
     tokens: Mutex<BTreeMap<String, Tokens>>,
+    /// Held while they are written: one write is the whole document.
+    writing: AsyncMutex<()>,
     changed: Notify,
 }
 
@@ -25,7 +38,7 @@ impl StoredTokens {
     /// The store cannot be read, or holds something else.
     pub fn new(gateway: Arc<Gateway>, lasting: bool) -> Result<Self, RestoreError> {
         let tokens = Mutex::new(gateway.tokens()?);
-        Ok(Self { gateway, lasting, tokens, changed: Notify::new() })
+        Ok(Self { gateway, lasting, tokens, writing: AsyncMutex::default(), changed: Notify::new() })
     }
 
     fn tokens(&self) -> MutexGuard<'_, BTreeMap<String, Tokens>> {
@@ -37,6 +50,17 @@ impl StoredTokens {
         self.tokens().clone()
     }
 
+    /// Writes the document with these tokens in it, on a thread that may block.
+    async fn write(&self, connection: &str, tokens: Tokens) -> Result<(), KeepError> {
+        let _one_at_a_time = self.writing.lock().await;
+        let mut all = self.all();
+        all.insert(connection.to_owned(), tokens);
+        let gateway = Arc::clone(&self.gateway);
+        let saved = tokio::task::spawn_blocking(move || gateway.keep_tokens(&all).map(|()| all)).await;
+        *self.tokens() = saved.map_err(KeepError::Thread)??;
+        Ok(())
+    }
+
     /// Returns when some were refreshed.
     pub async fn changed(&self) {
         self.changed.notified().await;
@@ -44,13 +68,13 @@ impl StoredTokens {
 }
 
 impl Keeper for Arc<StoredTokens> {
-    type Error = SaveError;
+    type Error = KeepError;
 
     fn now(&self) -> EpochMs {
         clock::now()
     }
 
-    async fn latest(&self, _namespace: &str, grant: Grant) -> Result<Option<Grant>, SaveError> {
+    async fn latest(&self, _namespace: &str, grant: Grant) -> Result<Option<Grant>, KeepError> {
         if !self.lasting {
             tracing::warn!(connection = %grant.connection, "refreshed tokens are lost at the end of this process: name a --state-file");
         }
@@ -58,13 +82,14 @@ impl Keeper for Arc<StoredTokens> {
         Ok(Some(grant.with(kept)))
     }
 
-    async fn keep(&self, _namespace: &str, grant: &Grant, tokens: &Tokens) -> Result<(), SaveError> {
-        let mut kept = self.tokens();
-        let mut all = kept.clone();
-        all.insert(grant.connection.clone(), tokens.clone());
-        self.gateway.keep_tokens(&all)?;
-        *kept = all;
+    async fn begin(&self, _namespace: &str, grant: &Grant, at: EpochMs) -> Result<Kept, KeepError> {
+        self.write(&grant.connection, Tokens { asked: Some(at), ..grant.tokens.clone() }).await?;
+        Ok(Kept::Yes)
+    }
+
+    async fn keep(&self, _namespace: &str, grant: &Grant, tokens: &Tokens) -> Result<Kept, KeepError> {
+        self.write(&grant.connection, tokens.clone()).await?;
         self.changed.notify_one();
-        Ok(())
+        Ok(Kept::Yes)
     }
 }

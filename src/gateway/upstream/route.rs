@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use crate::classify::AuthClass;
 use crate::dial::tls::{TlsConfigs, TlsError};
-use crate::dial::{Origin, OriginError, Proxy, Way};
+use crate::dial::{Guard, Origin, OriginError, Proxy, Way};
 use crate::protocol::Endpoint;
 use crate::protocol::headers::never_forwarded;
 use crate::snapshot::{Connection, Provider, UpstreamAuth, hex};
@@ -164,7 +164,7 @@ fn prepare(
         tls,
         ca_bundle: provider.ca_bundle.as_deref(),
         proxy,
-        guarded: provider.traits.auth_class != AuthClass::Local,
+        guard: if provider.traits.auth_class == AuthClass::Local { Guard::Off } else { Guard::Server },
         connect_timeout: Duration::from_millis(match provider.timeouts.connect_ms {
             0 => 600_000,
             ms => ms,
