@@ -18,6 +18,8 @@ use super::schedule::{Schedule, Work};
 
 /// Namespaces brought up to date at a time.
 const CONCURRENCY: usize = 4;
+/// When work is looked at again that a late renewal of the lease has stopped.
+const RENEWED_BY: Duration = Duration::from_secs(1);
 
 /// What has to be done, shared by everything that sees changes.
 #[derive(Clone, Default)]
@@ -89,12 +91,15 @@ impl Engine {
             while let Ok(permit) = permits.clone().try_acquire_owned() {
                 let Some((namespace, work)) = self.todo.schedule().take(Instant::now()) else { break };
                 let (todo, worker, metrics) = (self.todo.clone(), self.worker.clone(), self.metrics.clone());
+                let leadership = self.leadership.clone();
                 let span = tracing::info_span!("reconcile", namespace, ?work);
                 let pass = async move {
                     let begun = Instant::now();
                     let outcome = worker.work(&namespace, work).await;
-                    finish(&todo, &metrics, &namespace, work, outcome, begun);
+                    finish(&todo, &metrics, &namespace, work, outcome, begun, leadership.leads());
+                    // First the place, then the word that it is free.
                     drop(permit);
+                    todo.shared.wake.notify_one();
                 };
                 running.spawn(pass.instrument(span));
             }
@@ -126,7 +131,7 @@ pub enum Outcome {
     Gone,
 }
 
-fn finish(todo: &Todo, metrics: &Metrics, namespace: &str, work: Work, outcome: Result<Outcome, Error>, begun: Instant) {
+fn finish(todo: &Todo, metrics: &Metrics, namespace: &str, work: Work, outcome: Result<Outcome, Error>, begun: Instant, leads: bool) {
     let now = Instant::now();
     let jitter = rand::rng().random_range(-1.0..=1.0);
     let mut schedule = todo.schedule();
@@ -136,12 +141,15 @@ fn finish(todo: &Todo, metrics: &Metrics, namespace: &str, work: Work, outcome: 
             "Done"
         }
         Ok(Outcome::Gone) => {
-            schedule.forget(namespace);
+            schedule.gone(namespace);
             "Done"
         }
-        // Nothing failed: another replica does the work.
+        // Nothing failed: another replica does the work, or this one goes on as soon as its lease is renewed.
         Err(Error::NotLeader { .. }) => {
             schedule.given_up(namespace);
+            if leads {
+                schedule.at(namespace, Work::Full, now + RENEWED_BY, now);
+            }
             return;
         }
         Err(error) => {
@@ -159,7 +167,6 @@ fn finish(todo: &Todo, metrics: &Metrics, namespace: &str, work: Work, outcome: 
     if work == Work::Full {
         metrics.reconciled(label, now.saturating_duration_since(begun).as_secs_f64());
     }
-    todo.shared.wake.notify_one();
 }
 
 /// Counts of all namespaces, for metrics.

@@ -141,7 +141,7 @@ impl Error {
             Self::Timeout { .. } => "ApiTimeout",
             Self::Api { .. } => match self.status() {
                 Some(s) if s.is_forbidden() => "Forbidden",
-                Some(s) if s.is_conflict() => "StaleObject",
+                Some(s) if s.is_conflict() || s.is_already_exists() => "StaleObject",
                 Some(s) if s.is_invalid() => "Rejected",
                 Some(s) if s.is_not_found() => "NotFound",
                 Some(_) => "ApiError",
@@ -158,7 +158,7 @@ impl Error {
             Self::Claimed { .. } => Retry::Soon,
             Self::Predecessor { .. } | Self::Random { .. } | Self::Io { .. } | Self::Timeout { .. } => Retry::Backoff,
             Self::Api { .. } => match self.status() {
-                Some(s) if s.is_conflict() || s.is_not_found() || s.code == 410 => Retry::Soon,
+                Some(s) if s.is_conflict() || s.is_already_exists() || s.is_not_found() || s.code == 410 => Retry::Soon,
                 // 403 and 422 heal when somebody grants a role or a policy changes, of which no watch tells us.
                 _ => Retry::Backoff,
             },
@@ -198,6 +198,7 @@ mod tests {
         for (error, reason, retry) in [
             (api(403, "Forbidden"), "Forbidden", Retry::Backoff),
             (api(409, "Conflict"), "StaleObject", Retry::Soon),
+            (api(409, "AlreadyExists"), "StaleObject", Retry::Soon),
             (api(422, "Invalid"), "Rejected", Retry::Backoff),
             (api(404, "NotFound"), "NotFound", Retry::Soon),
             (api(410, "Expired"), "ApiError", Retry::Soon),

@@ -269,9 +269,22 @@ impl Caches {
         self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether a namespace has no object of ours.
+    #[must_use]
+    pub fn is_deserted(&self, namespace: &str) -> bool {
+        self.settings.is_empty(namespace)
+            && self.providers.is_empty(namespace)
+            && self.connections.is_empty(namespace)
+            && self.combos.is_empty(namespace)
+            && self.rules.is_empty(namespace)
+    }
+
     /// The namespace has nothing of ours any more: its Secrets are none of our business.
     pub fn leave(&self, namespace: &str) {
         self.watches().remove(namespace);
+        // At once, and not when the watches end: others may have begun by then.
+        self.secrets.clear(namespace);
+        self.config_maps.clear(namespace);
     }
 
     /// Everything in a namespace that `compile` reads, and the objects that could not be read.

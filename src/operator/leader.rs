@@ -91,6 +91,12 @@ impl Leadership {
         self.millis(Instant::now()) < self.deadline.load(Ordering::Acquire)
     }
 
+    /// Whether this replica leads. It may for a moment not write all the same, while its renewal is late.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        *self.leading.borrow()
+    }
+
     /// As [`Self::may_write`], as an error that says what was not written.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret as KubeSecret};
@@ -13,8 +13,9 @@ use tokio::sync::Mutex as AsyncMutex;
 use super::apply::{Applier, Owner};
 use super::build::{self, Delivery, Intent, Size, names};
 use super::checkpoint::{self, Pace};
-use super::child::{Child, ChildKind};
+use super::child::{Child, ChildKind, Live};
 use super::claim::Claim;
+use super::clock::now;
 use super::credentials::{self, Keys};
 use super::engine::{Census, Outcome, Todo};
 use super::error::{CALL_TIMEOUT, Error, call};
@@ -31,7 +32,6 @@ use super::status::{Rollout, Trouble, World};
 use super::tokens::TokenSecrets;
 use super::writer::Writer;
 use crate::api::ResilienceSettings;
-use crate::api::time::EpochMs;
 use crate::compile::{Compiled, Environment, Finding, Options, Severity, compile};
 use crate::oauth::Refresher;
 use crate::resilience::Checkpoint;
@@ -146,6 +146,7 @@ impl Worker {
     pub fn leadership_changed(&self) {
         self.states.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.parts.census.clear();
+        self.parts.refresher.clear();
     }
 
     fn state(&self, namespace: &str) -> Arc<AsyncMutex<State>> {
@@ -161,12 +162,17 @@ impl Worker {
             self.parts.todo.at(namespace, Work::Full, Instant::now() + Duration::from_millis(200));
             return Ok(Outcome::Done);
         }
-        if !self.parts.leadership.may_write() {
+        let state = self.state(namespace);
+        let mut state = state.lock().await;
+        if self.parts.caches.is_deserted(namespace) {
+            self.forget(namespace, &state);
+            return Ok(Outcome::Gone);
+        }
+        if !self.parts.leadership.leads() {
             self.parts.caches.gather(namespace).await?;
             return Ok(Outcome::Done);
         }
-        let state = self.state(namespace);
-        let mut state = state.lock().await;
+        self.parts.leadership.check(|| format!("bringing namespace `{namespace}` up to date"))?;
         let gathered = self.parts.caches.gather(namespace).await?;
         let outcome = match &mut state.current {
             // Only statuses have changed since the objects were compiled: they are compared with what the caches show now.
@@ -176,10 +182,6 @@ impl Worker {
             }
             _ => self.full(namespace, gathered, &mut state).await,
         };
-        if state.current.as_ref().is_some_and(|c| c.is_empty()) {
-            self.forget(namespace);
-            return Ok(Outcome::Gone);
-        }
         if state.current.as_ref().is_some_and(|c| c.claimed_by.is_some()) {
             self.leave_alone(namespace, &mut state);
             return outcome.map(|()| Outcome::Done);
@@ -189,7 +191,11 @@ impl Worker {
         outcome.map(|()| Outcome::Done)
     }
 
-    fn forget(&self, namespace: &str) {
+    /// Nothing of ours is left in a namespace: its Secrets are none of our business any more.
+    fn forget(&self, namespace: &str, state: &State) {
+        for gone in state.current.iter().flat_map(|current| current.gathered.keys(namespace)) {
+            self.parts.writer.forget(&gone);
+        }
         self.parts.caches.leave(namespace);
         self.parts.census.set(namespace, None);
         self.parts.refresher.set(namespace, Vec::new());
@@ -257,21 +263,27 @@ impl Worker {
     /// The keys of a gateway; mints them at the first contact.
     async fn keys(&self, owner: &Owner) -> Result<Keys, Error> {
         let cached = self.parts.caches.secrets.get(&owner.namespace, names::MANAGEMENT);
-        let keys = match cached.as_ref().and_then(|c| Keys::read(&c.secret)) {
-            Some(keys) => keys,
-            // The cache may be behind our own first write: minting twice would lock us out of running pods. Or behind that of another installation.
-            None => {
-                let doing = || format!("reading Secret `{}/{}`", owner.namespace, names::MANAGEMENT);
-                let api: Api<KubeSecret> = Api::namespaced(self.parts.client.clone(), &owner.namespace);
-                let found = call(doing, CALL_TIMEOUT, api.get_opt(names::MANAGEMENT)).await?;
-                if let Some(by) = found.as_ref().and_then(|secret| self.foreign_claim(secret)) {
-                    return Err(Error::Claimed { namespace: owner.namespace.clone(), by });
-                }
-                Keys::complete(found.as_ref())?
-            }
-        };
-        let child = keys.child(owner, &self.parts.settings.installation)?;
-        self.apply(owner, &child).await?;
+        let installation = &self.parts.settings.installation;
+        if let Some(keys) = cached.as_ref().and_then(|c| Keys::read(&c.secret)) {
+            self.apply(owner, &keys.child(owner, installation)?).await?;
+            return Ok(keys);
+        }
+        // The cache may be behind our own first write: minting twice would lock us out of running pods. Or behind that of another installation.
+        let doing = || format!("reading Secret `{}/{}`", owner.namespace, names::MANAGEMENT);
+        let api: Api<KubeSecret> = Api::namespaced(self.parts.client.clone(), &owner.namespace);
+        let found = call(doing, CALL_TIMEOUT, api.get_opt(names::MANAGEMENT)).await?;
+        if let Some(by) = found.as_ref().and_then(|secret| self.foreign_claim(secret)) {
+            return Err(Error::Claimed { namespace: owner.namespace.clone(), by });
+        }
+        let keys = Keys::complete(found.as_ref())?;
+        let child = keys.child(owner, installation)?;
+        if found.is_some() {
+            self.apply(owner, &child).await?;
+        } else {
+            // Two installations may look at the same moment: the keys of the one that comes second must not replace those of the first.
+            let made = self.parts.applier.create(owner, &child).await;
+            self.wrote(owner, &child, made.map(Some))?;
+        }
         Ok(keys)
     }
 
@@ -349,6 +361,11 @@ impl Worker {
     async fn apply(&self, owner: &Owner, child: &Child) -> Result<(), Error> {
         let live = self.parts.caches.child(child.kind, &owner.namespace, &child.name);
         let written = self.parts.applier.apply(owner, child, live.as_deref()).await;
+        self.wrote(owner, child, written)
+    }
+
+    /// Counts a write and shows it to the caches.
+    fn wrote(&self, owner: &Owner, child: &Child, written: Result<Option<Live>, Error>) -> Result<(), Error> {
         match written {
             Ok(None) => Ok(()),
             Ok(Some(live)) => {
@@ -480,8 +497,8 @@ impl Worker {
         if let Err(error) = self.put_checkpoint(&owner, &merged, state).await {
             if !matches!(error, Error::NotLeader { .. }) {
                 tracing::warn!(namespace, %error, "the checkpoint could not be written, trying again");
-                self.parts.todo.at(namespace, Work::Report, now + checkpoint::INTERVAL);
             }
+            self.parts.todo.at(namespace, Work::Report, now + checkpoint::INTERVAL);
             state.pace.changed();
         }
     }
@@ -505,12 +522,6 @@ impl Worker {
             Err(error) => tracing::error!(namespace = %owner.namespace, %error, "the checkpoint is not written"),
         }
         Ok(())
-    }
-}
-
-impl Current {
-    fn is_empty(&self) -> bool {
-        self.gathered.identities().is_empty()
     }
 }
 
@@ -561,9 +572,4 @@ fn judge_size(delivery: &Delivery, snapshot: &Snapshot, settings: &str, findings
 fn unpack(secret: &KubeSecret) -> Option<Snapshot> {
     let data: &BTreeMap<_, _> = secret.data.as_ref()?;
     Snapshot::from_json(&packed::unpack(&data.get(names::CONFIG_KEY)?.0).ok()?).ok()
-}
-
-fn now() -> EpochMs {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    EpochMs(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }

@@ -72,9 +72,12 @@ impl Schedule {
         })
     }
 
-    /// The namespace has nothing of ours any more.
-    pub fn forget(&mut self, namespace: &str) {
-        self.entries.remove(namespace);
+    /// The namespace has nothing of ours any more, unless something came while that was found out.
+    pub fn gone(&mut self, namespace: &str) {
+        match self.entries.get_mut(namespace) {
+            Some(entry) if entry.asked.is_some() => entry.running = false,
+            _ => drop(self.entries.remove(namespace)),
+        }
     }
 
     /// Namespaces with work that has not begun.
@@ -192,6 +195,19 @@ mod tests {
     }
 
     #[test]
+    fn what_comes_while_a_namespace_is_found_empty_is_not_lost() {
+        let t = Instant::now();
+        let mut s = Schedule::default();
+        s.mark("a", Work::Full, t);
+        assert!(s.take(t + DEBOUNCE).is_some());
+        s.mark("a", Work::Full, t + DEBOUNCE);
+        s.gone("a");
+        assert_eq!(s.take(t + DEBOUNCE * 2), Some(("a".into(), Work::Full)));
+        s.gone("a");
+        assert_eq!((s.next(), s.waiting()), (None, 0));
+    }
+
+    #[test]
     fn failures_back_off_until_something_changes() {
         let t = Instant::now();
         let mut s = Schedule::default();
@@ -240,7 +256,7 @@ mod tests {
         s.at("a", Work::Report, t + 3_000 * MS, t);
         assert_eq!(s.take(t + 2_999 * MS), None);
         assert_eq!(s.take(t + 3_000 * MS), Some(("a".into(), Work::Report)));
-        s.forget("a");
+        s.gone("a");
         assert_eq!(s.next(), None);
     }
 }

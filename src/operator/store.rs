@@ -95,6 +95,28 @@ impl<T> Store<T> {
         })
     }
 
+    /// Whether a namespace has no object.
+    #[must_use]
+    pub fn is_empty(&self, namespace: &str) -> bool {
+        self.read(|objects| objects.range((namespace.to_owned(), String::new())..).next().is_none_or(|((ns, _), _)| ns != namespace))
+    }
+
+    /// Removes all objects of a namespace.
+    pub fn clear(&self, namespace: &str) {
+        let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
+        objects.retain(|(ns, _), _| ns != namespace);
+    }
+
+    /// Removes an object if it is still this one; answers whether it was.
+    pub fn remove(&self, key: &Key, object: &Arc<T>) -> bool {
+        let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
+        let same = objects.get(key).is_some_and(|there| Arc::ptr_eq(there, object));
+        if same {
+            objects.remove(key);
+        }
+        same
+    }
+
     /// All objects.
     #[must_use]
     pub fn all(&self) -> Vec<(Key, Arc<T>)> {
@@ -245,8 +267,11 @@ where
             if end.is_cancelled() {
                 return;
             }
-            for key in mine.keys() {
-                self.set(key, None);
+            for (key, object) in &mine {
+                // Another watch of the same objects may have begun meanwhile.
+                if self.store.remove(key, object) {
+                    (self.on_change)(key, Some(object), None);
+                }
             }
             if !synced {
                 self.sync.done();
@@ -282,6 +307,22 @@ mod tests {
         assert_eq!(names, ["y", "z"]);
         assert!(store.set(("b".to_owned(), "y".to_owned()), None).is_some());
         assert_eq!(store.namespace("b").len(), 1);
+    }
+
+    #[test]
+    fn a_watch_that_ends_takes_away_what_it_brought_and_no_more() {
+        let store = Store::default();
+        let key = |name: &str| ("a".to_owned(), name.to_owned());
+        let (old, new) = (Arc::new(1), Arc::new(1));
+        store.set(key("x"), Some(old.clone()));
+        store.set(key("x"), Some(new.clone()));
+        assert!(!store.remove(&key("x"), &old) && !store.is_empty("a"), "that of another watch stays");
+        assert!(store.remove(&key("x"), &new) && store.is_empty("a"));
+        for (ns, name) in [("a", "x"), ("a", "y"), ("aa", "x")] {
+            store.set((ns.to_owned(), name.to_owned()), Some(old.clone()));
+        }
+        store.clear("a");
+        assert!(store.is_empty("a") && store.is_empty("") && !store.is_empty("aa"));
     }
 
     #[test]

@@ -183,6 +183,10 @@ impl Shared {
                 (self.on_stale)(&write.key.namespace);
                 self.queue().refused(write, class, Instant::now());
             }
+            // Only the renewal of the lease is late: who ceases to lead clears the queue.
+            Retry::OnChange if matches!(error, Error::NotLeader { .. }) => {
+                self.queue().put_back(write, class, Instant::now() + Duration::from_secs(1));
+            }
             Retry::OnChange => {}
             Retry::Backoff => {
                 tracing::warn!(object = %write.key, %error, "status could not be written, trying again");

@@ -20,6 +20,9 @@ pub struct Door {
     held: watch::Sender<bool>,
     silent: watch::Sender<bool>,
     given_up: Arc<Mutex<Vec<(String, Duration)>>>,
+    /// Writes whose path holds this text wait.
+    writes_held: watch::Sender<Option<String>>,
+    waiting: watch::Sender<u32>,
     calls: Arc<Mutex<Vec<Call>>>,
 }
 
@@ -41,6 +44,8 @@ impl Door {
         let door = Self {
             client,
             held: watch::Sender::new(false),
+            writes_held: watch::Sender::new(None),
+            waiting: watch::Sender::new(0),
             silent: watch::Sender::new(false),
             given_up: Arc::default(),
             calls: Arc::default(),
@@ -67,6 +72,16 @@ impl Door {
     /// Requests that were not answered, and how long the asker waited until he gave up.
     pub fn given_up(&self) -> Vec<(String, Duration)> {
         self.given_up.lock().unwrap().clone()
+    }
+
+    /// From now on writes whose path holds this text wait until they are let go.
+    pub fn hold_writes(&self, path: Option<&str>) {
+        self.writes_held.send_replace(path.map(str::to_owned));
+    }
+
+    /// Waits for a write that waits.
+    pub async fn until_a_write_waits(&self) {
+        self.waiting.subscribe().wait_for(|waiting| *waiting > 0).await.unwrap();
     }
 
     /// Everything that was asked and answered so far, except what only reads.
@@ -107,6 +122,11 @@ async fn pass(State(door): State<Door>, request: Request) -> Response<Body> {
     }
     let body = axum::body::to_bytes(body, 8 << 20).await.unwrap();
     let sent = serde_json::from_slice(&body).unwrap_or_default();
+    if parts.method != Method::GET {
+        let held = |path: &Option<String>| path.as_ref().is_some_and(|held| parts.uri.path().contains(held.as_str()));
+        door.waiting.send_modify(|waiting| *waiting += u32::from(held(&door.writes_held.borrow())));
+        let _ = door.writes_held.subscribe().wait_for(|path| !held(path)).await;
+    }
     let answer = door.client.send(onward.body(kube::client::Body::from(body.to_vec())).unwrap()).await.unwrap();
     door.calls.lock().unwrap().push(Call {
         method: parts.method,

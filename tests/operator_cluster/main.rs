@@ -11,6 +11,7 @@ mod neighbours;
 mod objects;
 mod process;
 mod rights;
+mod runs;
 mod scale;
 mod support;
 #[path = "../support/token_endpoint.rs"]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use crate::faults::Door;
 use crate::support::{Cluster, FakePod, Running, condition, eventually, text};
 use crate::{LEASE, QUICKSTART, all_ready};
 
@@ -115,5 +116,30 @@ async fn a_new_image_rolls_five_gateways_at_a_time() {
     // One is done (it wants no pod any more): the next one follows.
     now[0].apply(&settings(0)).await;
     eventually("the next one", Duration::from_secs(20), || async { rolled().await.len() == 6 }).await;
+    second.terminate().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_installations_that_begin_at_once_the_second_reads_the_keys_of_the_first() {
+    let Some(cluster) = Cluster::open("op-at-once").await else { return };
+    cluster.apply(QUICKSTART).await;
+    let (door, client) = Door::open(cluster.client.clone()).await;
+    door.hold_writes(Some("/secrets"));
+    let second = cluster.operator_through(client, "two", LEASE);
+    // It has found no keys and minted some; before they arrive the other installation makes its own.
+    door.until_a_write_waits().await;
+    let first = format!(
+        "apiVersion: v1\nkind: Secret\nmetadata: {{name: omniroute-gateway-management, annotations: {{{CLAIM}: other/omniroute-operator}}}}\nstringData: {{token: first, fingerprint-salt: first}}\n"
+    );
+    cluster.apply(&first).await;
+    let before = cluster.get("Secret", "omniroute-gateway-management").await.unwrap();
+    door.hold_writes(None);
+    eventually("its keys are refused", Duration::from_secs(10), || async { door.writes("/secrets") == [409] }).await;
+    // Whose the namespace is it says about what the first has not answered.
+    cluster.edit("ResilienceSettings", "default", json!({"spec": {"gateway": {"replicas": 1}}})).await;
+    let within = Duration::from_secs(30);
+    cluster.until("ResilienceSettings", "default", "left alone", within, |o| condition(o, "Ready").1 == "Conflict").await;
+    assert_eq!(cluster.get("Secret", "omniroute-gateway-management").await.unwrap(), before, "the keys of the first");
+    assert_eq!((door.writes("/secrets"), cluster.get("Deployment", "omniroute-gateway").await), (vec![409], None));
     second.terminate().await;
 }
