@@ -24,7 +24,12 @@ const MAX_BYTES: usize = 1 << 20;
 pub struct Pace {
     changed: bool,
     last: Option<Instant>,
+    /// Times in a row that a pod did not answer.
+    missed: u32,
 }
+
+/// So often a pod that does not tell its checkpoint is waited for, before one is written that lacks what it knows.
+const WAITS: u32 = 3;
 
 impl Pace {
     /// The state of a pod changed.
@@ -36,6 +41,14 @@ impl Pace {
     #[must_use]
     pub fn due(&self, now: Instant) -> Option<Instant> {
         self.changed.then(|| self.last.map_or(now, |last| (last + INTERVAL).max(now)))
+    }
+
+    /// Whether what the pods have answered may be written. It replaces what was written before, so one that is slow would lose its memory: it is asked
+    /// again first.
+    pub fn answered(&mut self, all: bool) -> bool {
+        self.missed = if all { 0 } else { self.missed + 1 };
+        self.changed |= !all;
+        all || self.missed > WAITS
     }
 
     /// The pods are being asked.
@@ -121,6 +134,18 @@ mod tests {
         pace.changed();
         assert_eq!(pace.due(t + Duration::from_secs(1)), Some(t + INTERVAL));
         assert_eq!(pace.due(t + Duration::from_secs(9)), Some(t + Duration::from_secs(9)));
+    }
+
+    #[test]
+    fn a_pod_that_is_slow_does_not_lose_its_memory_and_one_that_is_mute_holds_up_nobody() {
+        let t = Instant::now();
+        let mut pace = Pace::default();
+        pace.begun(t);
+        assert!(!pace.answered(false));
+        assert_eq!(pace.due(t), Some(t + INTERVAL), "it is asked again");
+        pace.begun(t);
+        assert!(pace.answered(true) && pace.due(t).is_none());
+        assert_eq!([(); 5].map(|()| pace.answered(false)), [false, false, false, true, true]);
     }
 
     #[test]

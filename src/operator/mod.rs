@@ -3,7 +3,8 @@
 //! One unit of work is a namespace ([`engine`], [`schedule`]). [`gather`] takes its objects from the watch caches, `compile` makes a
 //! snapshot of them, [`build`] the children, [`apply`] writes those that differ. [`observe`] asks the gateway pods for their state,
 //! [`fleet`] makes one of it, [`status`] says what it means for every object, [`writer`] writes that. Only the leader ([`leader`])
-//! writes.
+//! writes, with one exception that can overrule nobody: tokens that a vendor issued in exchange for those that still stand in the Secret
+//! ([`tokens`]).
 
 pub mod apply;
 pub mod build;

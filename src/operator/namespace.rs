@@ -491,9 +491,15 @@ impl Worker {
             Some(_) => state.pace.begun(now),
         }
         let pods = self.parts.caches.pods.namespace(namespace);
-        let targets: Vec<Target> = pods.iter().filter(|(_, p)| p.ready).filter_map(|(_, p)| target(namespace, p)).collect();
+        let speaking = pods.iter().filter(|(_, p)| p.ready && !self.parts.observer.is_silent(&p.uid));
+        let targets: Vec<Target> = speaking.filter_map(|(_, p)| target(namespace, p)).collect();
         let answers = join_all(targets.iter().map(|t| self.parts.observer.checkpoint(t))).await;
-        let Some(merged) = checkpoint::merged(&answers.into_iter().flatten().collect::<Vec<_>>()) else { return };
+        let answers: Vec<_> = answers.into_iter().flatten().collect();
+        let write = state.pace.answered(answers.len() == targets.len());
+        if let Some(at) = state.pace.due(now) {
+            self.parts.todo.at(namespace, Work::Report, at);
+        }
+        let Some(merged) = checkpoint::merged(&answers).filter(|_| write) else { return };
         if let Err(error) = self.put_checkpoint(&owner, &merged, state).await {
             if !matches!(error, Error::NotLeader { .. }) {
                 tracing::warn!(namespace, %error, "the checkpoint could not be written, trying again");
