@@ -1,7 +1,7 @@
 //! Writes children: server-side apply with one field manager, only what changed, only what is ours.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::DynamicObject;
 use kube::{Api, Client};
 use serde_json::json;
@@ -15,6 +15,9 @@ use crate::api;
 pub const FIELD_MANAGER: &str = "omniroute-operator";
 /// Field manager under which `replicas` is left to an autoscaler (decisions 10.10).
 pub const SCALE_MANAGER: &str = "omniroute-operator/scale";
+
+/// The first write to a store has this version, and is none of an object.
+const NO_VERSION: &str = "1";
 
 /// The ResilienceSettings whose children are written.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -110,21 +113,15 @@ impl Applier {
         self.patch(owner, child, FIELD_MANAGER, body).await.map(Some)
     }
 
-    /// Makes a child that must not be there: of several operators that try at once one succeeds, and the others read what it made. (A server-side apply
-    /// would merge with an object that appeared a moment ago.)
+    /// Makes a child that must not be there: of several operators that try at once one succeeds, and the others read what it made.
     ///
     /// # Errors
     /// [`Error::NotLeader`], or the API server's: a conflict when it is there.
     pub async fn create(&self, owner: &Owner, child: &Child) -> Result<Live, Error> {
-        let doing = || format!("creating {:?} `{}/{}`", child.kind, owner.namespace, child.name);
-        let encode = |source| Error::Encode { what: format!("{:?} `{}`", child.kind, child.name), source };
-        let object: DynamicObject = serde_json::from_value(child.body.clone()).map_err(encode)?;
-        let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-        let api = self.api(child.kind, &owner.namespace);
-        self.leadership.check(doing)?;
-        let made = call(doing, self.leadership.write_limit(), api.create(&params, &object)).await?;
-        tracing::info!(namespace = %owner.namespace, kind = ?child.kind, name = %child.name, "created");
-        Ok(Live::of(child.kind, made))
+        let mut body = child.body.clone();
+        // Refused on top of any object, because none has this version; where there is none it does not matter.
+        body["metadata"]["resourceVersion"] = json!(NO_VERSION);
+        self.patch(owner, child, FIELD_MANAGER, body).await
     }
 
     /// When the intent no longer names `replicas`, an autoscaler is in charge. Dropping the field would let the API server default it

@@ -124,7 +124,8 @@ async fn of_two_installations_that_begin_at_once_the_second_reads_the_keys_of_th
     let Some(cluster) = Cluster::open("op-at-once").await else { return };
     cluster.apply(QUICKSTART).await;
     let (door, client) = Door::open(cluster.client.clone()).await;
-    door.hold_writes(Some("/secrets"));
+    let keys = "/secrets/omniroute-gateway-management";
+    door.hold_writes(Some(keys));
     let second = cluster.operator_through(client, "two", LEASE);
     // It has found no keys and minted some; before they arrive the other installation makes its own.
     door.until_a_write_waits().await;
@@ -134,12 +135,12 @@ async fn of_two_installations_that_begin_at_once_the_second_reads_the_keys_of_th
     cluster.apply(&first).await;
     let before = cluster.get("Secret", "omniroute-gateway-management").await.unwrap();
     door.hold_writes(None);
-    eventually("its keys are refused", Duration::from_secs(10), || async { door.writes("/secrets") == [409] }).await;
+    eventually("its keys are refused", Duration::from_secs(10), || async { door.writes(keys) == [409] }).await;
     // Whose the namespace is it says about what the first has not answered.
     cluster.edit("ResilienceSettings", "default", json!({"spec": {"gateway": {"replicas": 1}}})).await;
     let within = Duration::from_secs(30);
     cluster.until("ResilienceSettings", "default", "left alone", within, |o| condition(o, "Ready").1 == "Conflict").await;
     assert_eq!(cluster.get("Secret", "omniroute-gateway-management").await.unwrap(), before, "the keys of the first");
-    assert_eq!((door.writes("/secrets"), cluster.get("Deployment", "omniroute-gateway").await), (vec![409], None));
+    assert_eq!((door.writes(keys), cluster.get("Deployment", "omniroute-gateway").await), (vec![409], None));
     second.terminate().await;
 }
