@@ -239,6 +239,33 @@ pub fn silence(world: &World) -> Outcome {
     ensure(after.len() == before, || format!("written within 20 s of rest: {:#?}", &after[before..]))
 }
 
+/// Children and statuses are written by server-side apply, by our managers, and in no other way. (Only an apply may say `force`.)
+pub fn applies_only(world: &World) -> Outcome {
+    let events = world.cluster.audit()?;
+    let writes = events.iter().filter(|event| by_operator(event) && is_write(event) && succeeded(event));
+    let (mut applies, mut wrong) = (0, BTreeSet::new());
+    for event in writes.filter(|event| !["leases", "events"].contains(&text(event, "/objectRef/resource"))) {
+        let manager = match (text(event, "/objectRef/resource"), text(event, "/objectRef/subresource")) {
+            (_, "status") => &["omniroute-operator%2Fstatus"][..],
+            ("deployments", _) => &["omniroute-operator", "omniroute-operator%2Fscale"],
+            _ => &["omniroute-operator"],
+        };
+        let uri = text(event, "/requestURI");
+        let asked: Vec<&str> = uri.split(['?', '&']).skip(1).collect();
+        let by_us = manager.iter().any(|manager| asked.contains(&format!("fieldManager={manager}").as_str()));
+        match text(event, "/verb") {
+            "patch" if by_us && asked.contains(&"force=true") => applies += 1,
+            // What the settings ask for no longer.
+            "delete"
+                if ["poddisruptionbudgets", "networkpolicies", "horizontalpodautoscalers"]
+                    .contains(&text(event, "/objectRef/resource")) => {}
+            verb => drop(wrong.insert(format!("{verb} {uri}"))),
+        }
+    }
+    ensure(applies > 50, || format!("only {applies} applies: the run proved nothing"))?;
+    ensure(wrong.is_empty(), || format!("{wrong:?}"))
+}
+
 /// The operator never writes into the user's part of an object.
 pub fn user_objects_untouched(world: &World) -> Outcome {
     let events = world.cluster.audit()?;

@@ -66,6 +66,7 @@ pub const SCENARIOS: &[Scenario] = &[
     own_cluster("there_was_never_more_than_one_writer", audit::one_writer),
     own_cluster("every_status_ever_written_is_right_for_waiters", audit::statuses),
     own_cluster("a_refused_status_is_not_sent_again_and_again", audit::few_conflicts),
+    own_cluster("children_and_statuses_are_written_by_server_side_apply_only", audit::applies_only),
     own_cluster("objects_of_users_are_not_written", audit::user_objects_untouched),
     own_cluster("rights_are_exactly_those_in_use", audit::least_privilege),
     own_cluster("the_chart_installs_upgrades_and_leaves", chart::life),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::cluster::Outcome;
 use super::super::health::{condition_reason, condition_status};
-use super::super::world::{PODS, SOON, SYSTEM, TEAM, World, quickstart};
+use super::super::world::{CLIENT_KEY, PODS, SOON, SYSTEM, TEAM, World, quickstart};
 use super::ensure;
 
 /// A second namespace with a gateway of its own.
@@ -28,6 +28,19 @@ pub fn drift(world: &World) -> Outcome {
     // A deleted child comes back.
     cluster.kubectl(&["delete", "role", "-n", TEAM, "omniroute-gateway"])?;
     cluster.await_object(TEAM, "role", "omniroute-gateway", SOON, |object| object["rules"].is_array())?;
+
+    // A configuration that somebody has overwritten with nonsense comes back too, and no request notices.
+    let (mut client, _way) = world.client()?;
+    let pods = world.gateway_pods()?;
+    let config = cluster.get(TEAM, &["secret", "omniroute-gateway-config"])?;
+    client.load(CLIENT_KEY, "assistant")?;
+    client.more(10)?;
+    cluster.patch(TEAM, "secret/omniroute-gateway-config", &json!({"data": {"snapshot.json.gz": "bm9uc2Vuc2U="}}))?;
+    cluster.await_object(TEAM, "secret", "omniroute-gateway-config", SOON, |object| object["data"] == config["data"])?;
+    client.more(20)?;
+    client.stop()?;
+    cluster.wait_for(TEAM, &["combo/assistant"], "condition=Ready", SOON)?;
+    ensure(world.gateway_pods()? == pods, || "the gateway was replaced or restarted".to_owned())?;
 
     // Every child belongs to the settings, so that deleting them deletes it.
     let children = cluster.get(TEAM, &[CHILDREN, "-l", "app.kubernetes.io/managed-by=omniroute-operator"])?;

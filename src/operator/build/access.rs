@@ -30,7 +30,13 @@ pub(super) fn children(meta: &Meta<'_>) -> serde_json::Result<Vec<Child>> {
     };
     let binding = RoleBinding {
         metadata: meta.object(names::GATEWAY),
-        role_ref: RoleRef { api_group: "rbac.authorization.k8s.io".to_owned(), kind: "Role".to_owned(), name: names::GATEWAY.to_owned() },
+        // What is always there in one Kubernetes is optional in another (feature `k8s-v1-37`).
+        #[allow(clippy::useless_conversion)]
+        role_ref: RoleRef {
+            api_group: "rbac.authorization.k8s.io".to_owned().into(),
+            kind: "Role".to_owned(),
+            name: names::GATEWAY.to_owned(),
+        },
         subjects: Some(vec![Subject {
             kind: "ServiceAccount".to_owned(),
             name: names::GATEWAY.to_owned(),

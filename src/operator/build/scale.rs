@@ -43,7 +43,7 @@ pub(super) fn autoscaler(meta: &Meta<'_>, gateway: &Gateway) -> serde_json::Resu
     let Some(scaling) = &gateway.autoscaling else { return Ok(None) };
     let autoscaler = HorizontalPodAutoscaler {
         metadata: meta.object(names::GATEWAY),
-        spec: Some(HorizontalPodAutoscalerSpec {
+        spec: HorizontalPodAutoscalerSpec {
             min_replicas: Some(scaling.min_replicas),
             max_replicas: scaling.max_replicas,
             scale_target_ref: CrossVersionObjectReference {
@@ -64,7 +64,8 @@ pub(super) fn autoscaler(meta: &Meta<'_>, gateway: &Gateway) -> serde_json::Resu
                 ..MetricSpec::default()
             }]),
             ..HorizontalPodAutoscalerSpec::default()
-        }),
+        }
+        .into(),
         ..HorizontalPodAutoscaler::default()
     };
     Child::new(ChildKind::HorizontalPodAutoscaler, names::GATEWAY, &autoscaler).map(Some)

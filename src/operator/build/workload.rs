@@ -36,7 +36,7 @@ pub(super) fn deployment(meta: &Meta<'_>, intent: &Intent<'_>) -> serde_json::Re
     metadata.annotations = Some([(ANNOTATION_SCALING.to_owned(), scaling.to_owned())].into());
     let deployment = Deployment {
         metadata,
-        spec: Some(DeploymentSpec {
+        spec: DeploymentSpec {
             replicas: gateway.autoscaling.is_none().then(|| gateway.replicas.unwrap_or(1)),
             selector: LabelSelector { match_labels: Some(meta.selector()), ..LabelSelector::default() },
             strategy: Some(DeploymentStrategy {
@@ -49,7 +49,8 @@ pub(super) fn deployment(meta: &Meta<'_>, intent: &Intent<'_>) -> serde_json::Re
             revision_history_limit: Some(3),
             template: template(meta, intent),
             ..DeploymentSpec::default()
-        }),
+        }
+        .into(),
         ..Deployment::default()
     };
     Child::new(ChildKind::Deployment, names::GATEWAY, &deployment)
