@@ -1,4 +1,4 @@
-//! A real gateway process beside the operator, whose mounted configuration this process plays the kubelet for.
+//! Real gateway processes beside the operator.
 
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
@@ -12,10 +12,11 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use serde_json::Value;
 
-use crate::support::{Cluster, condition, create_pod, eventually, http_get, pod_ip, text};
+use crate::support::{Cluster, binary, condition, create_pod, eventually, http_get, pod_ip, text};
 use crate::{LEASE, QUICKSTART, all_ready};
 
-const CLIENT: &str = "
+/// The key of a client.
+pub const CLIENT: &str = "
 ---
 apiVersion: v1
 kind: Secret
@@ -23,8 +24,17 @@ metadata: {name: client, labels: {omniroute.dev/api-key: 'true'}}
 stringData: {key: client-key}
 ";
 
-/// A gateway that follows its mounted file; killed when the test is over.
-struct Gateway {
+/// Where a gateway gets its configuration from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Follows {
+    /// A mounted file, for which the test plays the kubelet.
+    File,
+    /// The Secret, as in a cluster.
+    Secret,
+}
+
+/// A gateway; killed when the test is over.
+pub struct Gateway {
     child: Child,
     ip: IpAddr,
     folder: PathBuf,
@@ -33,20 +43,19 @@ struct Gateway {
 
 impl Gateway {
     /// Starts it with what is delivered now, and shows it to the cluster as a ready pod.
-    async fn start(cluster: &Cluster, name: &str) -> Self {
+    pub async fn start(cluster: &Cluster, name: &str, follows: Follows) -> Self {
         let ip = pod_ip();
         let folder = std::env::temp_dir().join(format!("omniroute-gateway-{}", rand::random::<u64>()));
         std::fs::create_dir_all(&folder).unwrap();
         let file = folder.join("snapshot.json.gz");
         std::fs::write(&file, delivered(cluster).await).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_omniroute"))
-            .args(["gateway", "--threads", "1", "--listen", &format!("{ip}:8080"), "--management", &format!("{ip}:9090"), "--config-file"])
-            .arg(&file)
-            .arg("--checkpoint-file")
-            .arg(folder.join("none"))
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut command = Command::new(binary());
+        command.args(["gateway", "--threads", "1", "--listen", &format!("{ip}:8080"), "--management", &format!("{ip}:9090")]);
+        command.arg("--config-file").arg(&file).arg("--checkpoint-file").arg(folder.join("none")).stderr(Stdio::null());
+        if follows == Follows::Secret {
+            command.args(["--namespace", &cluster.namespace, "--config-secret", "omniroute-gateway-config"]);
+        }
+        let child = command.spawn().unwrap();
         let management = cluster.get("Secret", "omniroute-gateway-management").await.unwrap();
         let management: Secret = serde_json::from_value(management).unwrap();
         let token = String::from_utf8(management.data.unwrap()["token"].0.clone()).unwrap();
@@ -68,7 +77,7 @@ impl Gateway {
     }
 
     /// What a client may ask for.
-    async fn models(&self) -> (u16, String) {
+    pub async fn models(&self) -> (u16, String) {
         http_get(SocketAddr::from((self.ip, 8080)), "/v1/models", "authorization: Bearer client-key\r\n").await
     }
 
@@ -91,7 +100,7 @@ impl Drop for Gateway {
 
 /// The configuration as the operator has packed it.
 async fn delivered(cluster: &Cluster) -> Vec<u8> {
-    cluster.until_snapshot("delivered", Duration::from_secs(10), |_| true).await;
+    cluster.until_snapshot("delivered", Duration::from_secs(30), |_| true).await;
     let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     let mut data = secrets.get("omniroute-gateway-config").await.unwrap().data.unwrap();
     data.remove("snapshot.json.gz").unwrap().0
@@ -112,7 +121,7 @@ async fn a_refused_configuration_is_told_and_the_last_good_one_serves() {
     let Some(cluster) = Cluster::open("op-refused").await else { return };
     cluster.apply(&[QUICKSTART, CLIENT].concat()).await;
     let operator = cluster.operator("one", LEASE);
-    let mut gateway = Gateway::start(&cluster, "pod-1").await;
+    let mut gateway = Gateway::start(&cluster, "pod-1", Follows::File).await;
     all_ready(&cluster).await;
     let good = gateway.models().await;
     assert!(good.0 == 200 && good.1.contains("assistant"), "{good:?}");

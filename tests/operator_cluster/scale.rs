@@ -1,29 +1,34 @@
-//! The operator with 2,000 Connections and 200 Combos. Prints what it measures; run it with a release build (or OMNIROUTE_BINARY):
-//! `e2e/cluster/with-cluster cargo test --offline --release --test operator_cluster -- --ignored --nocapture scale`
+//! The operator with 2,000 Connections and 200 Combos, a real gateway, and a storm of errors. Prints what it measures: `scripts/scale`.
 
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use kube::api::{ListParams, Patch, PatchParams};
 use omniroute::api::time::EpochMs;
-use omniroute::resilience::ConnectionPhase;
+use omniroute::classify::{Attempt, RuleSet, classify};
+use omniroute::resilience::Ledger;
+use omniroute::snapshot::Snapshot;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::support::{Cluster, FakePod, condition, eventually, text};
+use crate::gateways::{CLIENT, Follows, Gateway};
+use crate::support::{Cluster, FakePod, binary, condition, eventually, http_get, text};
 
 const CONNECTIONS: usize = 2_000;
 const COMBOS: usize = 200;
 const MANAGEMENT: &str = "127.0.0.1:19199";
+/// Changes that are timed.
+const CHANGES: usize = 100;
+/// Connections that a storm is about, errors of each per tick, and the tick: 10,000 errors per second.
+const STORM: (usize, u64, Duration) = (50, 20, Duration::from_millis(100));
 
 struct Operator(Child);
 
 impl Operator {
     /// A process of its own, so that its memory can be read.
     fn start(namespace: &str) -> Self {
-        let binary = std::env::var("OMNIROUTE_BINARY").unwrap_or_else(|_| env!("CARGO_BIN_EXE_omniroute").to_owned());
-        let mut command = Command::new(binary);
+        let mut command = Command::new(binary());
         command.args(["operator", "--namespace", namespace, "--watch-namespaces", namespace, "--management", MANAGEMENT]);
         command.args(["--gateway-image", "localhost/none:1"]).env("OMNIROUTE_LOG", "warn").stderr(Stdio::inherit());
         Self(command.spawn().unwrap())
@@ -41,10 +46,10 @@ impl Operator {
 
     /// The sum of the series that begin like this.
     async fn metric(series: &str) -> u64 {
-        let Ok(mut stream) = tokio::net::TcpStream::connect(MANAGEMENT).await else { return 0 };
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).await.unwrap();
+        if tokio::net::TcpStream::connect(MANAGEMENT).await.is_err() {
+            return 0;
+        }
+        let (_, text) = http_get(MANAGEMENT.parse().unwrap(), "/metrics", "").await;
         text.lines().filter(|l| l.starts_with(series)).filter_map(|l| l.rsplit(' ').next()?.parse::<u64>().ok()).sum()
     }
 
@@ -90,21 +95,21 @@ impl Drop for Operator {
 }
 
 async fn create(cluster: &Cluster) {
-    cluster
-        .apply(
-            r#"
+    let head = r#"
 apiVersion: omniroute.dev/v1alpha1
 kind: ResilienceSettings
 metadata: {name: default}
-spec: {gateway: {replicas: 0}}
+spec:
+  gateway: {replicas: 0}
+  # So short that the storm can go on.
+  connectionCooldown: {apiKey: {baseCooldown: 80ms, maxBackoffSteps: 0}}
 ---
 apiVersion: omniroute.dev/v1alpha1
 kind: Provider
 metadata: {name: openai}
 spec: {preset: openai}
-"#,
-        )
-        .await;
+"#;
+    cluster.apply(&[head, CLIENT].concat()).await;
     let data: serde_json::Map<String, Value> = (0..CONNECTIONS).map(|i| (format!("k{i}"), json!(format!("sk-{i:08}")))).collect();
     let mut objects = vec![("Secret", json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "llm"}, "stringData": data}))];
     let object = |kind: &str, name: String, spec: Value| json!({"apiVersion": "omniroute.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
@@ -133,6 +138,67 @@ async fn ready(cluster: &Cluster, kind: &str) -> usize {
     list.items.iter().filter(|o| condition(&serde_json::to_value(o).unwrap(), "Ready").0 == "True").count()
 }
 
+/// How long each of some changes takes until a client of the gateway sees it.
+async fn changes(cluster: &Cluster, gateway: &Gateway) -> Vec<Duration> {
+    let mut times = Vec::new();
+    for i in 0..CHANGES {
+        let name = format!("changed-{i}");
+        let begun = Instant::now();
+        cluster.edit("Combo", "m7", json!({"spec": {"modelNames": [&name]}})).await;
+        let wanted = format!("\"{name}\"");
+        while !gateway.models().await.1.contains(&wanted) {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{name}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        times.push(begun.elapsed());
+    }
+    times.sort();
+    times
+}
+
+/// One tick of a storm: what waited for the end of a cooldown starts at once, and all of it is rate limited. Answers how many errors that were.
+fn tick(ledger: &Ledger, snapshot: &Snapshot, rules: &RuleSet, now: EpochMs) -> u64 {
+    let mut errors = 0;
+    for connection in snapshot.connections.iter().take(STORM.0) {
+        let Some(cell) = ledger.connection(&connection.name) else { continue };
+        let provider = snapshot.providers.iter().find(|p| p.name == connection.provider).unwrap();
+        let permits: Vec<_> = (0..STORM.1).filter_map(|_| ledger.begin(&cell, now).ok()).collect();
+        let Some(history) = permits.first().map(|permit| permit.history(Some("gpt-5.2"), now)) else { continue };
+        let attempt = Attempt {
+            provider: &provider.traits,
+            model: Some("gpt-5.2"),
+            status: 429,
+            headers: &[],
+            body: b"{\"error\":{\"message\":\"Rate limit reached\"}}",
+            transport: None,
+            via_proxy: false,
+        };
+        let verdict = classify(&attempt, &history, rules);
+        errors += permits.len() as u64;
+        for permit in permits {
+            ledger.failure(permit, Some("gpt-5.2"), 429, &verdict, now, 0.0);
+        }
+    }
+    errors
+}
+
+/// A minute of errors; answers errors and status writes per second.
+async fn storm(pod: &FakePod, snapshot: &Snapshot) -> (f64, f64) {
+    let (ledger, rules) = (Arc::new(Ledger::new()), RuleSet::new(&[], &[], &[]));
+    ledger.configure(snapshot, EpochMs(crate::now_ms()));
+    let (written, begun, mut errors) = (Operator::status_writes().await, Instant::now(), 0);
+    let mut clock = tokio::time::interval(STORM.2);
+    while begun.elapsed() < Duration::from_secs(60) {
+        clock.tick().await;
+        let now = EpochMs(crate::now_ms());
+        errors += tick(&ledger, snapshot, &rules, now);
+        let report = ledger.report(now);
+        pod.change(|state| (state.providers, state.connections) = (report.providers, report.connections));
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    (errors as f64 / seconds, (Operator::status_writes().await - written) as f64 / seconds)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a benchmark of some minutes"]
 async fn scale() {
@@ -142,7 +208,7 @@ async fn scale() {
     let begun = Instant::now();
     let control_plane = control_plane_seconds();
     let operator = Operator::start(&cluster.namespace);
-    let pod = FakePod::start(&cluster, "pod-1").await;
+    let gateway = Gateway::start(&cluster, "pod-1", Follows::Secret).await;
     eventually("everything is ready", Duration::from_secs(120), || async {
         // Listing 2,000 objects costs the API server more than the operator does: only when it is worth it.
         Operator::is_done().await && ready(&cluster, "Connection").await == CONNECTIONS && ready(&cluster, "Combo").await == COMBOS
@@ -158,20 +224,13 @@ async fn scale() {
     println!("status writes for it: {}", Operator::status_writes().await);
     println!("memory: {} MB (goal < 150)", operator.memory_mb());
 
-    let mut times = Vec::new();
-    for i in 0..20 {
-        let model = format!("gpt-bench-{i}");
-        let begun = Instant::now();
-        cluster.edit("Combo", "m7", json!({"spec": {"targets": [{"provider": "openai", "model": model}]}})).await;
-        cluster
-            .until_snapshot("the edit", Duration::from_secs(10), |s| {
-                s.combos.iter().any(|c| c.name == "m7" && format!("{:?}", c.targets).contains(&model))
-            })
-            .await;
-        times.push(begun.elapsed());
-    }
-    times.sort();
-    println!("one change in the config Secret: median {:?}, worst of 20 {:?} (goal < 1 s p99)", times[10], times[19]);
+    let times = changes(&cluster, &gateway).await;
+    println!(
+        "one change until a client of the gateway sees it: median {:?}, p99 {:?}, worst of {CHANGES} {:?} (goal < 1 s p99)",
+        times[CHANGES / 2],
+        times[CHANGES * 99 / 100 - 1],
+        times[CHANGES - 1]
+    );
 
     // Rest is the absence of events, and how much of it is the subject.
     tokio::time::sleep(Duration::from_secs(8)).await;
@@ -180,23 +239,10 @@ async fn scale() {
     assert_eq!(cluster.versions().await, before, "zero writes at rest");
     println!("status writes in 20 s at rest: {}", Operator::status_writes().await - writes);
 
-    let writes = Operator::status_writes().await;
-    let storm = Instant::now();
-    let mut level = 0;
-    while storm.elapsed() < Duration::from_secs(60) {
-        level += 1;
-        pod.change(|state| {
-            for c in state.connections.iter_mut().take(50) {
-                c.state = ConnectionPhase::Cooling;
-                c.reason = Some("RateLimitExceeded".into());
-                c.until = Some(EpochMs(crate::now_ms() + 3_000 + i64::from(level % 10) * 100));
-                c.backoff_level = level;
-            }
-        });
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    let rate = (Operator::status_writes().await - writes) as f64 / storm.elapsed().as_secs_f64();
-    println!("status writes per second in a storm on 50 connections: {rate:.2} (goal < 5)");
+    let pod = FakePod::start(&cluster, "pod-2").await;
+    let (errors, rate) = storm(&pod, &cluster.snapshot().await.unwrap()).await;
+    println!("a storm of {errors:.0} errors per second on {} connections: {rate:.2} status writes per second (goal < 5)", STORM.0);
     println!("memory after it: {} MB", operator.memory_mb());
+    assert!(errors > 9_000.0, "the storm was none");
     assert!(rate < 5.0);
 }

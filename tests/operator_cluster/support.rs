@@ -236,6 +236,11 @@ pub fn kubectl(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// The program that is tested: the one that cargo has built beside this, or another build of it.
+pub fn binary() -> String {
+    std::env::var("OMNIROUTE_BINARY").unwrap_or_else(|_| env!("CARGO_BIN_EXE_omniroute").to_owned())
+}
+
 /// An address of this machine that nobody listens at.
 pub fn free_port() -> SocketAddr {
     std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()

@@ -199,3 +199,29 @@ fn image_archives_are_reproducible() {
     };
     assert!(build("one.tar") == build("two.tar"), "the archives differ");
 }
+
+#[test]
+fn the_bill_of_materials_names_what_is_in_the_image() {
+    let Some(_) = find("python3") else { return };
+    let bill = || output(&root().join("scripts/sbom"), &[]);
+    let (text_of_it, lock) = (bill(), file("Cargo.lock"));
+    assert_eq!(text_of_it, bill(), "the same bytes each time");
+    let bill: Value = serde_json::from_str(&text_of_it).expect("JSON");
+    assert_eq!((&bill["bomFormat"], &bill["specVersion"]), (&json!("CycloneDX"), &json!("1.5")));
+    assert_eq!(bill["metadata"]["component"]["version"], env!("CARGO_PKG_VERSION"));
+    let parts = bill["components"].as_array().expect("components");
+    for part in parts {
+        let (name, version) = (text(part, "/name"), text(part, "/version"));
+        let locked = format!("name = \"{name}\"\nversion = \"{version}\"\nsource = \"registry");
+        assert!(lock.contains(&locked), "{part}");
+        assert!(lock.contains(text(part, "/hashes/0/content")) && part["licenses"][0]["expression"].is_string(), "{part}");
+        assert_eq!(text(part, "/purl"), format!("pkg:cargo/{name}@{version}"));
+    }
+    let names: BTreeSet<&str> = parts.iter().map(|part| text(part, "/name")).collect();
+    for inside in ["tokio", "rustls", "kube", "mimalloc", "libsqlite3-sys"] {
+        assert!(names.contains(inside), "{inside}");
+    }
+    for outside in ["proptest", "libtest-mimic", "serde_derive", "cc"] {
+        assert!(!names.contains(outside), "{outside}");
+    }
+}
