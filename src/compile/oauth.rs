@@ -25,8 +25,8 @@ pub const OWN_KEYS: [&str; 8] = ["accessToken", "refreshToken", "expiresAt", "re
 
 /// How long before its end an access token is refreshed.
 const MARGIN_MS: i64 = 5 * 60_000;
-/// Least time between two refreshes of one account, whatever lifetime the endpoint names.
-const FLOOR_MS: i64 = 60_000;
+/// Least time between two refreshes of one account, whatever lifetime the endpoint names. Identity providers that issue tokens for a minute exist.
+const FLOOR_MS: i64 = 30_000;
 /// Longest name of an object.
 const MAX_NAME: usize = 253;
 /// Lifetime of a token whose endpoint names none.
@@ -307,11 +307,11 @@ mod tests {
             (None, None, Some(0)),
             (Some(100 * MIN), None, Some(95 * MIN)),
             (Some(100 * MIN), Some(40 * MIN), Some(95 * MIN)),
-            (Some(12 * MIN), Some(10 * MIN), Some(10 * MIN + 96_000)),
-            // However short they live: once a minute.
-            (Some(11 * MIN), Some(10 * MIN), Some(11 * MIN)),
-            (Some(10 * MIN + 1_000), Some(10 * MIN), Some(11 * MIN)),
-            (Some(10 * MIN), Some(10 * MIN), Some(11 * MIN)),
+            (Some(11 * MIN), Some(10 * MIN), Some(10 * MIN + 48_000)),
+            // However short they live: not more often than this.
+            (Some(10 * MIN + 36_000), Some(10 * MIN), Some(10 * MIN + FLOOR_MS)),
+            (Some(10 * MIN + 1_000), Some(10 * MIN), Some(10 * MIN + FLOOR_MS)),
+            (Some(10 * MIN), Some(10 * MIN), Some(10 * MIN + FLOOR_MS)),
             (Some(-5 * MIN), None, Some(-10 * MIN)),
         ] {
             assert_eq!(grant(expires, refreshed).due(), due.map(EpochMs), "{expires:?} {refreshed:?}");

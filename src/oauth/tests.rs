@@ -135,8 +135,8 @@ async fn a_rotated_refresh_token_is_kept_before_it_is_needed() {
         let tokens = setup.issued().await;
         assert_eq!((tokens.access.expose(), tokens.refresh.expose()), (format!("at-{n}").as_str(), format!("rt-{n}").as_str()));
         assert_eq!(setup.told.recv().await, Some(Outcome::Refreshed));
-        // However soon they end, a minute passes between two.
-        setup.keeper.ahead.fetch_add(61_000, Ordering::Relaxed);
+        // However soon they end, half a minute passes between two.
+        setup.keeper.ahead.fetch_add(31_000, Ordering::Relaxed);
         // What the caches know is behind what was kept.
         setup.refresher.set("team-a", vec![grant(&endpoint)]);
     }

@@ -212,3 +212,23 @@ impl Census {
         metrics.not_ready(&not_ready);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_late_renewal_stopped_is_done_after_it_and_left_to_another_leader_otherwise() {
+        let metrics = Metrics::new().unwrap();
+        for (leads, soon) in [(true, true), (false, false)] {
+            let todo = Todo::default();
+            let now = Instant::now();
+            todo.mark("a", Work::Full);
+            let taken = todo.schedule().take(now + Duration::from_secs(1));
+            assert_eq!(taken, Some(("a".to_owned(), Work::Full)));
+            finish(&todo, &metrics, "a", Work::Full, Err(Error::NotLeader { doing: String::new() }), now, leads);
+            let next = todo.schedule().next().unwrap();
+            assert_eq!(next < now + RENEWED_BY * 2, soon, "{leads}");
+        }
+    }
+}
