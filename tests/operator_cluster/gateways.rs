@@ -140,7 +140,7 @@ async fn a_refused_configuration_is_told_and_the_last_good_one_serves() {
         assert_eq!((condition(&combo, "Programmed").0.as_str(), condition(&combo, "Ready").0.as_str()), ("False", "False"));
         assert_eq!(gateway.models().await, good, "the last good configuration serves");
     };
-    refused(&newest[..newest.len() / 2], "decompressing").await;
+    refused(&newest[..newest.len() / 2], "unpacking").await;
     refused(&of_the_future(&newest), "schema version 3").await;
     assert_eq!(gateway.refusals().await, 2);
     // What runs as it should is not dragged along.
