@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::common::{KEY_PATTERN, LocalRef, NAME_PATTERN, SecretKeyRef, rule, yes};
 use super::duration::Duration;
+use super::provider::CaBundle;
 
 /// The workload: pods, service, limits, client authentication.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -276,8 +277,19 @@ pub struct StateStore {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RedisStore {
-    /// Secret key with the URL: `redis://user:password@host:6379/0`, or `rediss://` for TLS with a publicly trusted certificate.
+    /// Secret key with the URL: `redis://user:password@host:6379/0`, or `rediss://` for TLS.
     pub url_secret_ref: SecretKeyRef,
+    /// TLS to the server; needs a URL with `rediss://`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<StoreTls>,
+}
+
+/// TLS to a state store.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StoreTls {
+    /// Certificates to trust in place of the built-in roots.
+    pub ca_bundle: CaBundle,
 }
 
 /// Additions to the pods; a change rolls them.

@@ -14,7 +14,7 @@ use crate::snapshot::{self, Model, Price, QuotaFamily, Snapshot, Timeouts};
 const KIND: &str = "Provider";
 
 /// Field, reason, severity and message of the finding that keeps a provider out.
-type Refused = (String, &'static str, Severity, String);
+pub(super) type Refused = (String, &'static str, Severity, String);
 
 pub(super) fn compile(index: &Index<'_>, options: &Options, snapshot: &mut Snapshot, findings: &mut Vec<Finding>) {
     for (name, resource) in &index.providers {
@@ -38,7 +38,8 @@ fn one(
     let dialects = dialects(spec, known)?;
     let preset_traits = known.map(Preset::traits).unwrap_or_default();
     let class: AuthClass = spec.auth_class.map_or_else(|| preset_traits.auth_class, Into::into);
-    let ca_bundle = ca_bundle(spec, index)?;
+    let trusted = spec.tls.as_ref().map(|tls| ("spec.tls.caBundle", &tls.ca_bundle));
+    let ca_bundle = trusted.map(|(field, bundle)| ca_bundle(field, bundle, index)).transpose()?;
     let quota_reset = quota_reset(spec, &preset_traits)?;
     let mut auth_by_dialect = known.map(Preset::auth_by_dialect).unwrap_or_default();
     if spec.auth.is_some() {
@@ -127,19 +128,18 @@ fn dialects(spec: &api::ProviderSpec, known: Option<&Preset>) -> Result<Vec<snap
     Ok(dialects)
 }
 
-/// The certificates to trust. They may come from another controller; without them TLS would fail closed, so the provider stays out until they are
-/// there.
-fn ca_bundle(spec: &api::ProviderSpec, index: &Index<'_>) -> Result<Option<String>, Refused> {
-    let Some(reference) = spec.tls.as_ref().map(|t| &t.ca_bundle.config_map_ref) else { return Ok(None) };
-    let (name, key) = (&reference.name, &reference.key);
-    let refused = |field: &str, message: String| Err((field.to_owned(), "InvalidSpec", Severity::Unresolved, message));
+/// The certificates to trust. They may come from another controller; without them TLS would fail closed, so who asks for them stays out until
+/// they are there.
+pub(super) fn ca_bundle(field: &str, bundle: &api::provider::CaBundle, index: &Index<'_>) -> Result<String, Refused> {
+    let (name, key) = (&bundle.config_map_ref.name, &bundle.config_map_ref.key);
+    let refused = |part: &str, message: String| Err((format!("{field}.configMapRef.{part}"), "InvalidSpec", Severity::Unresolved, message));
     let Some(map) = index.config_maps.get(name) else {
         let message = format!("ConfigMap `{name}` is not found: create it with the key `{key}`");
-        return refused("spec.tls.caBundle.configMapRef.name", message);
+        return refused("name", message);
     };
     let found = map.data.as_ref().and_then(|d| d.get(key));
     if let Some(pem) = found.filter(|pem| trusted(pem)) {
-        return Ok(Some(pem.clone()));
+        return Ok(pem.clone());
     }
     let message = if found.is_some() {
         format!("key `{key}` of ConfigMap `{name}` holds no usable PEM certificate: put the CA certificates there in PEM form")
@@ -147,7 +147,7 @@ fn ca_bundle(spec: &api::ProviderSpec, index: &Index<'_>) -> Result<Option<Strin
         let keys = map.data.iter().flat_map(BTreeMap::keys).map(String::as_str);
         format!("ConfigMap `{name}` has no key `{key}`: put the CA certificates there in PEM form{}", hint(key, keys))
     };
-    refused("spec.tls.caBundle.configMapRef.key", message)
+    refused("key", message)
 }
 
 /// When the vendor's day begins.

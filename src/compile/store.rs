@@ -6,12 +6,14 @@ use kube::ResourceExt;
 
 use super::connection::{allowed_hosts, data, fingerprint, host, keys};
 use super::finding::hint;
+use super::provider::{Refused, ca_bundle};
 use super::{Finding, Index, Options, Severity};
 use crate::api;
 use crate::api::common::SecretKeyRef;
 use crate::snapshot::{Secret, StateStore};
 
 const FIELD: &str = "spec.stateStore.redis.urlSecretRef";
+const TLS_FIELD: &str = "spec.stateStore.redis.tls";
 
 /// The store that the settings ask for; without it each replica keeps its own state.
 pub(super) fn compile(
@@ -25,17 +27,17 @@ pub(super) fn compile(
         findings.extend(state_per_pod(&name, &gateway.spec.gateway));
         return None;
     };
-    match url(index, &wanted.redis.url_secret_ref) {
-        Ok(url) => {
+    match url(index, &wanted.redis.url_secret_ref).and_then(|url| Ok((authority(index, &wanted.redis, &url)?, url))) {
+        Ok((ca_bundle, url)) => {
             let namespace = gateway.namespace().unwrap_or_else(|| "default".to_owned());
             // Installations that share a server must not read each other's state. The braces keep all keys of a gateway together in a cluster.
             let key = keyed(options, Some(&url));
             let installation: String = fingerprint(&key.fingerprint_key, &[b"state store"]).chars().take(8).collect();
             let prefix = format!("omniroute:{{{namespace}:{installation}}}:");
-            Some(StateStore { settings: name, url, prefix })
+            Some(StateStore { settings: name, url, ca_bundle, prefix })
         }
         Err((field, reason, severity, message)) => {
-            findings.push(Finding::new(("ResilienceSettings", &name), format!("{FIELD}{field}"), reason, severity, message));
+            findings.push(Finding::new(("ResilienceSettings", &name), field, reason, severity, message));
             None
         }
     }
@@ -52,28 +54,36 @@ pub(super) fn keyed<'a>(options: &'a Options, url: Option<&Secret>) -> Cow<'a, O
     }
 }
 
-type Refused = (&'static str, &'static str, Severity, String);
+/// The certificates that vouch for the server, where the settings name them.
+fn authority(index: &Index<'_>, redis: &api::gateway::RedisStore, url: &Secret) -> Result<Option<String>, Refused> {
+    let Some(tls) = &redis.tls else { return Ok(None) };
+    if !url.expose().starts_with("rediss:") {
+        let message = "the URL of the store is not one for TLS: let it start with rediss://, or leave `tls` out";
+        return Err((TLS_FIELD.to_owned(), "InvalidSpec", Severity::Error, message.to_owned()));
+    }
+    ca_bundle(&format!("{TLS_FIELD}.caBundle"), &tls.ca_bundle, index).map(Some)
+}
 
 fn url(index: &Index<'_>, reference: &SecretKeyRef) -> Result<Secret, Refused> {
     let (name, key) = (&reference.name, &reference.key);
     let Some(secret) = index.secrets.get(name) else {
         let message =
             format!("Secret `{name}` is not found in this namespace: create it with the key `{key}`; until then state is per pod");
-        return Err((".name", "SecretNotFound", Severity::Unresolved, message));
+        return Err((format!("{FIELD}.name"), "SecretNotFound", Severity::Unresolved, message));
     };
     let Some(raw) = data(secret, key) else {
         let message = format!("Secret `{name}` has no key `{key}`{}", hint(key, keys(secret).iter().map(String::as_str)));
-        return Err((".key", "SecretKeyNotFound", Severity::Unresolved, message));
+        return Err((format!("{FIELD}.key"), "SecretKeyNotFound", Severity::Unresolved, message));
     };
     let invalid = |problem: &str| {
         let message =
             format!("key `{key}` of Secret `{name}` {problem}: store a URL like redis://user:password@host:6379/0, or rediss:// for TLS");
-        (".key", "InvalidSpec", Severity::Error, message)
+        (format!("{FIELD}.key"), "InvalidSpec", Severity::Error, message)
     };
     let text = std::str::from_utf8(&raw).map(str::trim).map_err(|_| invalid("is no text"))?;
     if text.is_empty() {
         return Err((
-            ".key",
+            format!("{FIELD}.key"),
             "CredentialMissing",
             Severity::Unresolved,
             format!("key `{key}` of Secret `{name}` is empty: put the URL there"),
@@ -97,7 +107,7 @@ fn url(index: &Index<'_>, reference: &SecretKeyRef) -> Result<Secret, Refused> {
             "Secret `{name}` may not be sent to `{address}`: its owner would have to add the host to the annotation {}",
             api::ANNOTATION_ALLOWED_HOSTS
         );
-        return Err((".name", "InvalidSpec", Severity::Error, message));
+        return Err((format!("{FIELD}.name"), "InvalidSpec", Severity::Error, message));
     }
     Ok(Secret::new(text))
 }
@@ -169,6 +179,34 @@ mod tests {
             let [finding] = compiled.findings.as_slice() else { panic!("{url:?}: {:?}", compiled.findings) };
             assert!(finding.field.ends_with(field) && finding.reason == reason && finding.severity == severity, "{url:?}: {finding:?}");
             assert!(!finding.message.contains("hush"), "{finding:?}");
+        }
+    }
+
+    #[test]
+    fn a_server_with_a_certificate_of_its_owners_is_trusted_by_what_is_named() {
+        let pem = include_str!("../../tests/data/tls/ca.pem");
+        let compiled = |url: &str, data: Option<Value>| {
+            let tls = json!({"caBundle": {"configMapRef": {"name": "ca", "key": "ca.crt"}}});
+            let store = json!({"redis": {"urlSecretRef": {"name": "redis", "key": "url"}, "tls": tls}});
+            let settings = json!({"apiVersion": "omniroute.dev/v1alpha1", "kind": "ResilienceSettings", "metadata": {"name": "default"},
+                "spec": {"stateStore": store}});
+            let secrets = vec![object(json!({"metadata": {"name": "redis"}, "stringData": {"url": url}}))];
+            let config_maps = data.into_iter().map(|data| object(json!({"metadata": {"name": "ca"}, "data": data}))).collect();
+            compile(&Resources { settings: vec![object(settings)], secrets, config_maps, ..Resources::default() }, &Options::default())
+        };
+        let (url, good) = ("rediss://redis.example", json!({"ca.crt": pem}));
+        let store = compiled(url, Some(good.clone())).snapshot.state_store.unwrap();
+        assert_eq!(store.ca_bundle.as_deref(), Some(pem));
+        for (url, data, field) in [
+            (url, None, "tls.caBundle.configMapRef.name"),
+            (url, Some(json!({"other": pem})), "tls.caBundle.configMapRef.key"),
+            (url, Some(json!({"ca.crt": "no PEM"})), "tls.caBundle.configMapRef.key"),
+            ("redis://redis.example", Some(good), "tls"),
+        ] {
+            let compiled = compiled(url, data);
+            assert_eq!(compiled.snapshot.state_store, None, "without its certificates nothing is sent there");
+            let [finding] = compiled.findings.as_slice() else { panic!("{:?}", compiled.findings) };
+            assert_eq!(finding.field, format!("spec.stateStore.redis.{field}"));
         }
     }
 

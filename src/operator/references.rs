@@ -39,6 +39,7 @@ impl References {
             if let Some(store) = &settings.spec.state_store {
                 let url = &store.redis.url_secret_ref;
                 all.secret(&url.name, [url.key.as_str()]);
+                all.config_maps.extend(store.redis.tls.iter().map(|tls| tls.ca_bundle.config_map_ref.name.clone()));
             }
         }
         for provider in &resources.providers {
@@ -103,12 +104,19 @@ mod tests {
                 ),
             ],
             providers: vec![object("Provider", json!({"tls": {"caBundle": {"configMapRef": {"name": "ca", "key": "ca.crt"}}}}))],
+            settings: vec![object(
+                "ResilienceSettings",
+                json!({"stateStore": {"redis": {
+                    "urlSecretRef": {"name": "redis", "key": "url"},
+                    "tls": {"caBundle": {"configMapRef": {"name": "redis-ca", "key": "ca.crt"}}}}}}),
+            )],
             ..Resources::default()
         };
         let found = References::of(&resources);
         assert_eq!(found.secrets["llm"], ["a".to_owned()].into());
         assert_eq!(found.secrets["claude"], oauth::OWNER_KEYS.map(str::to_owned).into());
         assert_eq!(found.secrets["omniroute-oauth-x"], oauth::OWN_KEYS.map(str::to_owned).into());
-        assert_eq!(found.config_maps, ["ca".to_owned()].into());
+        assert_eq!(found.secrets["redis"], ["url".to_owned()].into());
+        assert_eq!(found.config_maps, ["ca".to_owned(), "redis-ca".to_owned()].into());
     }
 }

@@ -123,6 +123,8 @@ pub struct StateStore {
     pub settings: String,
     /// `redis://` or `rediss://`, with the password.
     pub url: Secret,
+    /// PEM certificates to trust in place of the built-in roots.
+    pub ca_bundle: Option<String>,
     /// What all keys of this gateway begin with.
     pub prefix: String,
 }

@@ -101,7 +101,12 @@ fn setup(vendor: &Vendor, redis: &Redis) -> Setup {
     setup.change(|s| {
         s.settings.session_lease_ttl_ms = 60_000;
         s.settings.session_affinity_ttl_ms = 60_000;
-        s.state_store = Some(StateStore { settings: "default".into(), url: Secret::new(redis.url()), prefix: "omniroute:{test}:".into() });
+        s.state_store = Some(StateStore {
+            settings: "default".into(),
+            url: Secret::new(redis.url()),
+            ca_bundle: None,
+            prefix: "omniroute:{test}:".into(),
+        });
         let key = s.api_keys.iter_mut().find(|key| key.name == "client").unwrap();
         key.scopes.push(KeyScope::LeaseExclusive);
         key.allowed_connections = Some(vec!["a".to_owned(), "b".to_owned()]);
@@ -359,11 +364,17 @@ async fn a_certificate_that_nobody_vouches_for_is_not_accepted() {
     let Some(redis) = Redis::with_tls().await else { return };
     let vendor = Vendor::start().await;
     let url = format!("rediss://:{PASSWORD}@localhost:{}/0", redis.port);
-    let served = setup(&vendor, &redis).change(|s| s.state_store.as_mut().unwrap().url = Secret::new(url)).start();
+    let setup = setup(&vendor, &redis).change(|s| s.state_store.as_mut().unwrap().url = Secret::new(url));
+    let served = setup.clone().start();
     until("the first attempt is over", || async { served.manage("GET", "/readyz", "").await.status == 200 }).await;
     assert_eq!(up(&served).await.as_deref(), Some("0"));
     let finding = served.manage("GET", "/state", "").await.json()["findings"][0].clone();
     let message = finding["message"].as_str().unwrap();
     assert!(message.contains("certificate") && !message.contains(PASSWORD), "{message}");
     assert_eq!(served.chat("assistant").await.content(), "a");
+    // Its owner's authority is named.
+    let authority = std::fs::read_to_string(tools::root().join("tests/data/tls/ca.pem")).unwrap();
+    let trusting = setup.change(|s| s.state_store.as_mut().unwrap().ca_bundle = Some(authority));
+    served.gateway.load(trusting.0, Vec::new()).unwrap();
+    until("the store is found", || async { up(&served).await.as_deref() == Some("1") }).await;
 }

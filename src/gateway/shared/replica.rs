@@ -79,8 +79,18 @@ pub(super) async fn follow(gateway: &Arc<Gateway>, store: &Arc<StateStore>, me: 
     }
 }
 
+fn client(store: &StateStore) -> redis::RedisResult<redis::Client> {
+    match &store.ca_bundle {
+        None => redis::Client::open(store.url.expose()),
+        Some(pem) => {
+            let trusted = redis::TlsCertificates { client_tls: None, root_cert: Some(pem.clone().into_bytes()) };
+            redis::Client::build_with_tls(store.url.expose(), trusted)
+        }
+    }
+}
+
 async fn share(gateway: &Arc<Gateway>, store: &Arc<StateStore>, me: &str) -> Result<(), SharedError> {
-    let client = redis::Client::open(store.url.expose()).map_err(SharedError::Connect)?;
+    let client = client(store).map_err(SharedError::Connect)?;
     let config = AsyncConnectionConfig::new().set_connection_timeout(Some(ANSWER)).set_response_timeout(Some(ANSWER));
     let connection = client.get_multiplexed_async_connection_with_config(&config).await.map_err(SharedError::Connect)?;
     let session = Session { connection, store: Arc::clone(store) };
