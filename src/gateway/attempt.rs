@@ -1,6 +1,7 @@
 //! One attempt: a permit, the call, the check of what came back, and the record of it in the ledger.
 
 mod again;
+mod record;
 mod streaming;
 
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, Response, StatusCode};
 
 use self::again::Slot;
+use self::record::{Evidence, record_failure, record_success, shown};
 use self::streaming::SharedPermit;
 use super::admission::Buffered;
 use super::body::{Body, Chained};
@@ -26,12 +28,12 @@ use super::queue::Pass;
 use super::relay;
 use super::upstream::{Call, Collected, SendError, UpstreamBody, collect, decode, headers};
 use crate::api::time::EpochMs;
-use crate::classify::{self, Attempt, Failover, Reason, Scope, TransportError, Verdict};
+use crate::classify::{self, Attempt, Scope, TransportError, Verdict};
 use crate::protocol::quality::{Expectations, QualityFailure, ValidateResponse, check_answer};
 use crate::protocol::scan::splice_model;
 use crate::resilience::Permit;
 use crate::routing::leases::LeaseError;
-use crate::routing::{Dispatch, Exclusion, ExclusionReason, Failure, redact};
+use crate::routing::{Dispatch, Exclusion, ExclusionReason, Failure};
 use crate::snapshot::{Combo, Provider};
 
 /// Longest error body that is read and passed on.
@@ -439,71 +441,6 @@ impl Running<'_> {
         let latency_ms = millis(self.begun.elapsed());
         Outcome::Failed(Box::new(Failed { verdict, status, message, quality, timeout, kept, latency_ms }))
     }
-}
-
-/// What a failed attempt left behind.
-#[derive(Clone, Copy, Debug, Default)]
-struct Evidence<'a> {
-    status: u16,
-    headers: Option<&'a HeaderMap>,
-    body: &'a [u8],
-    transport: Option<TransportError>,
-    via_proxy: bool,
-}
-
-/// Classifies a failure and tells the ledger.
-fn record_failure(
-    shared: &Shared,
-    account: &Account,
-    provider: &Provider,
-    permit: Permit,
-    model: &str,
-    evidence: &Evidence<'_>,
-) -> Verdict {
-    let gateway = shared.gateway();
-    let now = clock::now();
-    let pairs: Vec<(&str, &str)> = evidence
-        .headers
-        .into_iter()
-        .flat_map(|headers| headers.iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?))))
-        .collect();
-    let attempt = Attempt {
-        provider: &provider.traits,
-        model: Some(model),
-        status: evidence.status,
-        headers: &pairs,
-        body: evidence.body,
-        transport: evidence.transport,
-        via_proxy: evidence.via_proxy,
-    };
-    let history = permit.history(Some(model), now);
-    let mut verdict = classify::classify(&attempt, &history, &shared.loaded.rules);
-    gateway.ledger().complete(&mut verdict, evidence.status, &history);
-    let effects = gateway.ledger().failure(permit, Some(model), evidence.status, &verdict, now, clock::random().mul_add(2.0, -1.0));
-    gateway.apply(&effects);
-    account.attempts.failure(gateway.metrics(), verdict.reason);
-    if verdict.failover == Failover::OtherConnection {
-        shared.unbind(account);
-    }
-    if let Some(rule) = &verdict.rule {
-        gateway.metrics().rule_match(rule, false);
-    }
-    for rule in &verdict.shadow_rules {
-        gateway.metrics().rule_match(rule, true);
-    }
-    verdict
-}
-
-fn record_success(shared: &Shared, account: &Account, permit: Permit, model: &str, response_id: Option<&str>) {
-    let (gateway, now) = (shared.gateway(), clock::now());
-    gateway.apply(&gateway.ledger().success(permit, Some(model), now));
-    shared.bind(account, response_id, now);
-    account.attempts.success(gateway.metrics());
-}
-
-/// What a log may say of an upstream's message: vendors repeat the key in answers about keys, so of those only the reason is kept.
-fn shown(verdict: &Verdict, message: &str) -> String {
-    if verdict.reason == Reason::AuthError { verdict.reason.pascal().to_owned() } else { redact(message) }
 }
 
 /// The message of an error body, for summaries and logs: the field that holds one, else the start of the text.

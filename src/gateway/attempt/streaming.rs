@@ -10,7 +10,8 @@ use http::{HeaderMap, Response, StatusCode};
 use http_body_util::BodyExt;
 
 use super::again::{Again, Rest};
-use super::{Evidence, Outcome, Running, millis, record_failure, record_success, send, shown};
+use super::record::{Evidence, record_failure, record_success, shown};
+use super::{Outcome, Running, millis, send};
 use crate::classify::TransportError;
 use crate::gateway::BoxError;
 use crate::gateway::body::Body;
