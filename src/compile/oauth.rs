@@ -23,8 +23,10 @@ pub const OWNER_KEYS: [&str; 4] = ["accessToken", "refreshToken", "expiresAt", "
 /// Keys of our own Secret.
 pub const OWN_KEYS: [&str; 8] = ["accessToken", "refreshToken", "expiresAt", "refreshedAt", "askedAt", "seed", "refused", "refusedFor"];
 
-/// How long before its end an access token is refreshed.
+/// How long before its end an access token is refreshed, at least.
 const MARGIN_MS: i64 = 5 * 60_000;
+/// Accounts that were set up together are spread over so much time before that.
+const SPREAD_MS: i64 = 60_000;
 /// Least time between two refreshes of one account, whatever lifetime the endpoint names. Identity providers that issue tokens for a minute exist.
 const FLOOR_MS: i64 = 30_000;
 /// Longest name of an object.
@@ -164,11 +166,17 @@ impl Grant {
         }
         // Nobody knows when the owner's token ends: the first refresh tells.
         let Some(expires) = self.tokens.expires else { return Some(EpochMs(0)) };
-        let early = expires.0.saturating_sub(MARGIN_MS);
+        let early = expires.0.saturating_sub(MARGIN_MS + self.spread());
         // A token that lives for minutes is used for most of its life.
         let used = self.tokens.refreshed.map_or(i64::MIN, |at| at.0.saturating_add(expires.0.saturating_sub(at.0) / 5 * 4));
         let floor = self.tokens.refreshed.map_or(i64::MIN, |at| at.0.saturating_add(FLOOR_MS));
         Some(EpochMs(early.max(used).max(floor)))
+    }
+
+    /// An account's own part of the spread.
+    fn spread(&self) -> i64 {
+        let digest = self.tokens.seed.get(..4).and_then(|digits| i64::from_str_radix(digits, 16).ok());
+        digest.map_or(0, |digest| digest * SPREAD_MS / 0x1_0000)
     }
 
     /// Whether the endpoint has refused, and nothing has changed since.
@@ -315,6 +323,16 @@ mod tests {
             (Some(-5 * MIN), None, Some(-10 * MIN)),
         ] {
             assert_eq!(grant(expires, refreshed).due(), due.map(EpochMs), "{expires:?} {refreshed:?}");
+        }
+    }
+
+    #[test]
+    fn accounts_that_end_together_are_not_refreshed_together() {
+        const END: i64 = 100 * 60_000;
+        for (seed, due) in [("s", 300_000), ("0000ab", 300_000), ("8000ab", 330_000), ("ffffab", 359_999)] {
+            let mut grant = grant(Some(END), None);
+            grant.tokens.seed = seed.into();
+            assert_eq!(grant.due(), Some(EpochMs(END - due)), "{seed}");
         }
     }
 
