@@ -26,25 +26,37 @@ fn quoted(line: &str) -> Vec<&str> {
     line.split('`').skip(1).step_by(2).collect()
 }
 
-#[test]
-fn every_promise_has_its_proof() {
-    let readme = file("README.md");
-    let table = readme.split("| promise | proof |").nth(1).expect("the table of promises");
+/// Every test in the last column of a page's table exists: as a function, a scenario, or a line of the case files. Answers how many rows there are.
+fn proved(page: &str, heading: &str) -> usize {
+    let text = file(page);
+    let table = text.split(heading).nth(1).expect("the table");
     let mut tests = String::new();
     for folder in ["src", "tests", "e2e"] {
         sources(&root().join(folder), &mut tests);
     }
-    let mut promises = 0;
-    for row in table.lines().skip(2).take_while(|line| line.starts_with('|')) {
+    let cases = ["classification", "classification_more"].map(|name| file(&format!("tests/data/{name}.jsonl"))).concat();
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    rows.inspect(|row| {
         let proofs = quoted(row.rsplit('|').nth(1).expect("the last column"));
         assert!(!proofs.is_empty(), "no proof in {row}");
         for proof in proofs {
-            let exists = tests.contains(&format!("fn {proof}(")) || tests.contains(&format!("(\"{proof}\""));
+            let exists = tests.contains(&format!("fn {proof}("))
+                || tests.contains(&format!("(\"{proof}\""))
+                || cases.contains(&format!("\"id\": \"{proof}\""));
             assert!(exists, "{proof} is no test");
         }
-        promises += 1;
-    }
-    assert!(promises > 10);
+    })
+    .count()
+}
+
+#[test]
+fn every_promise_has_its_proof() {
+    assert!(proved("README.md", "| promise | proof |") > 10);
+}
+
+#[test]
+fn every_failure_of_others_has_its_proof() {
+    assert!(proved("docs/reference/failures.md", "| id | went wrong elsewhere | proof |") > 60);
 }
 
 /// Every page for people, as paths from the checkout.

@@ -261,3 +261,20 @@ async fn a_refresh_token_that_another_process_has_just_sent_is_not_sent_again() 
     assert_eq!((setup.issued().await.access.expose(), endpoint.seen().len()), ("at-1", 1));
     setup.stop.cancel();
 }
+
+#[tokio::test]
+async fn an_endpoint_that_never_answers_holds_up_no_other() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = TokenEndpoint::start("rt-0", 3_600).await;
+    let mut setup = setup();
+    let mut stuck = Grant {
+        connection: "stuck".into(),
+        token_url: format!("https://localhost:{}/token", silent.local_addr().unwrap().port()),
+        ..grant(&endpoint)
+    };
+    stuck.tokens.seed = "another".into();
+    setup.refresher.set("team-a", vec![stuck, grant(&endpoint)]);
+    let (asked, tokens) = tokio::join!(silent.accept(), setup.issued());
+    assert_eq!((asked.is_ok(), tokens.access.expose()), (true, "at-1"));
+    setup.stop.cancel();
+}

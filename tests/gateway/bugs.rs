@@ -273,3 +273,38 @@ async fn bl_068_the_time_of_a_request_is_bounded() {
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
     assert_eq!(served.connection("a").await["state"], "Active", "the request's own deadline says nothing about the account");
 }
+
+#[tokio::test]
+async fn bl_021_limits_of_one_account_never_open_the_breaker_of_all() {
+    let (vendor, setup) = Setup::two_accounts().await;
+    vendor.script("a", [Reply::error(429, "slow down")]);
+    let served = setup
+        .change(|s| {
+            s.providers[0].breaker.failure_threshold = 3;
+            s.connections[0].disable_cooling = true;
+        })
+        .start();
+    for _ in 0..6 {
+        assert_eq!(served.chat("assistant").await.content(), "b");
+    }
+    assert_eq!(vendor.calls().iter().filter(|key| *key == "a").count(), 6, "it was asked and limited each time");
+    let breaker = served.manage("GET", "/state", "").await.json()["providers"][0]["breaker"].clone();
+    assert_eq!((&breaker["state"], &breaker["failures"]), (&json!("Closed"), &json!(0)), "{breaker}");
+}
+
+#[tokio::test]
+async fn bl_040_streams_of_two_accounts_run_side_by_side() {
+    let (vendor, setup) = Setup::two_accounts().await;
+    for key in ["a", "b"] {
+        vendor.script(key, [Reply::chat_stream(key).after(60_000)]);
+    }
+    let served = setup.change(|s| s.connections.iter_mut().for_each(|c| c.max_concurrent = 1)).start();
+    let both = async { tokio::join!(served.chat_stream("assistant"), served.chat_stream("assistant")) };
+    tokio::select! {
+        _ = both => panic!("neither is answered in time"),
+        () = vendor.called(2) => {}
+    }
+    let mut calls = vendor.calls();
+    calls.sort();
+    assert_eq!(calls, ["a", "b"], "one slot each, and no third limit above them");
+}

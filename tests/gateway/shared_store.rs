@@ -360,6 +360,25 @@ async fn traffic_goes_on_while_the_store_is_away_and_leases_wait() {
 }
 
 #[tokio::test]
+async fn a_store_that_comes_after_the_gateways_is_found_and_shared() {
+    let Some(mut redis) = Redis::start().await else { return };
+    redis.kill();
+    let vendor = Vendor::start().await;
+    let (first, second) = (setup(&vendor, &redis).start(), setup(&vendor, &redis).start());
+    for served in [&first, &second] {
+        until("it takes traffic without the store", || async { served.manage("GET", "/readyz", "").await.status == 200 }).await;
+        assert_eq!(up(served).await.as_deref(), Some("0"));
+    }
+    vendor.script("a", [Reply::error(429, "slow").header("retry-after", 600)]);
+    assert_eq!(first.chat("assistant").await.content(), "b");
+    redis.restart().await;
+    for served in [&first, &second] {
+        until("the store is found", || async { up(served).await.as_deref() == Some("1") }).await;
+    }
+    shows(&second, "a", "Cooling").await;
+}
+
+#[tokio::test]
 async fn a_certificate_that_nobody_vouches_for_is_not_accepted() {
     let Some(redis) = Redis::with_tls().await else { return };
     let vendor = Vendor::start().await;

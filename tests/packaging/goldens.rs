@@ -132,6 +132,22 @@ fn every_object_has_the_standard_labels() {
     }
 }
 
+/// What runs once and stays behind has immutable fields, and upgrades stumble over it.
+#[test]
+fn nothing_runs_once_and_nothing_is_a_hook() {
+    let objects = every_object();
+    assert!(objects.len() > 300, "{}", objects.len());
+    for (golden, object) in objects {
+        assert!(!["Job", "CronJob", "Pod"].contains(&text(&object, "/kind")), "{golden}: {object}");
+        let annotations = object.pointer("/metadata/annotations").and_then(Value::as_object);
+        let hook = annotations
+            .into_iter()
+            .flatten()
+            .find(|(name, _)| name.starts_with("helm.sh/hook") || name.starts_with("argocd.argoproj.io/hook"));
+        assert!(hook.is_none(), "{golden}: {hook:?}");
+    }
+}
+
 #[test]
 fn selectors_find_the_pods_of_their_release_and_never_change() {
     for golden in names() {
