@@ -1,11 +1,17 @@
 //! Whatever rules say and whatever an upstream answers: a verdict comes out, the same one every time; its wait has a source and a bound;
 //! and rules in Shadow mode are counted and change nothing.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::OnceLock;
+
 use super::Parts;
 use crate::api::time::EpochMs;
 use crate::classify::{self, Attempt, AuthClass, CooldownProfile, History, Reason, RuleSet, Scope, TransportError, Verdict, catalog};
 use crate::snapshot::{Rule, RuleTransport, RuleVerdict};
 
+static NO_RULES: OnceLock<RuleSet> = OnceLock::new();
 const NOW: EpochMs = EpochMs(1_700_000_000_000);
 /// Longest wait that anybody but a rule can bring about, milliseconds.
 const LONGEST: u64 = 30 * 86_400_000;
@@ -61,14 +67,39 @@ fn rule(control: &[u8], parts: &mut Parts<'_>, number: usize) -> Rule {
     }
 }
 
+/// Rules, compiled as they are and all in Shadow mode.
+struct Sets {
+    rules: Vec<Rule>,
+    acting: RuleSet,
+    shadows: RuleSet,
+}
+
+/// The rules of an input. To compile them takes longer than everything else: those of inputs that differ in other parts are kept.
+fn sets(parts: &mut Parts<'_>) -> Rc<Sets> {
+    thread_local! {
+        static KEPT: RefCell<HashMap<String, Rc<Sets>>> = RefCell::default();
+    }
+    let mut rules = Vec::new();
+    while let Some(control) = parts.next() {
+        rules.push(rule(control, parts, rules.len()));
+    }
+    KEPT.with_borrow_mut(|kept| {
+        if kept.len() > 256 {
+            kept.clear();
+        }
+        let compile = || {
+            let shadows: Vec<Rule> = rules.iter().map(|rule| Rule { shadow: true, ..rule.clone() }).collect();
+            Rc::new(Sets { acting: RuleSet::new(&rules, &[], &[]), shadows: RuleSet::new(&shadows, &[], &[]), rules: rules.clone() })
+        };
+        Rc::clone(kept.entry(format!("{rules:?}")).or_insert_with(compile))
+    })
+}
+
 /// Parts: control bytes (provider, status in two bytes, transport, strikes), body, a header's value, and rules.
 pub fn check(data: &[u8]) {
     let mut parts = Parts::of(data);
     let (control, body, header) = (parts.bytes(), parts.bytes(), parts.text());
-    let mut rules = Vec::new();
-    while let Some(control) = parts.next() {
-        rules.push(rule(control, &mut parts, rules.len()));
-    }
+    let sets = sets(&mut parts);
     let traits = catalog::traits(pick(PROVIDERS, byte(control, 0)), None);
     let headers = [("retry-after", &*header), ("x-ratelimit-reset", &*header), ("anthropic-ratelimit-unified-reset", &*header)];
     let transport = byte(control, 3);
@@ -84,16 +115,15 @@ pub fn check(data: &[u8]) {
     let strikes = u32::from(byte(control, 4));
     let class = CooldownProfile::of(AuthClass::ApiKey);
     let history = History { backoff_level: strikes, auth_strikes: strikes, request_rejections: strikes, ..History::fresh(NOW, class) };
-    let ask = |rules: &[Rule]| classify::classify(&attempt, &history, &RuleSet::new(rules, &[], &[]));
-    let verdict = ask(&rules);
-    assert_eq!(verdict, ask(&rules), "the same evidence means the same");
+    let ask = |rules: &RuleSet| classify::classify(&attempt, &history, rules);
+    let verdict = ask(&sets.acting);
+    assert_eq!(verdict, ask(&sets.acting), "the same evidence means the same");
     assert!(!verdict.decided_by.is_empty());
     assert_eq!(verdict.cooldown_ms == 0, verdict.wait_source.is_none(), "{verdict:?}");
     assert!(verdict.cooldown_ms <= LONGEST || verdict.terminal.is_some(), "{verdict:?}");
     if let Some(name) = &verdict.rule {
-        assert!(rules.iter().any(|rule| rule.name == **name && !rule.shadow), "{verdict:?}");
+        assert!(sets.rules.iter().any(|rule| rule.name == **name && !rule.shadow), "{verdict:?}");
     }
-    let shadows: Vec<Rule> = rules.into_iter().map(|rule| Rule { shadow: true, ..rule }).collect();
-    let told = Verdict { shadow_rules: Vec::new(), ..ask(&shadows) };
-    assert_eq!(told, ask(&[]), "a rule in Shadow mode changes nothing");
+    let told = Verdict { shadow_rules: Vec::new(), ..ask(&sets.shadows) };
+    assert_eq!(told, ask(NO_RULES.get_or_init(RuleSet::default)), "a rule in Shadow mode changes nothing");
 }

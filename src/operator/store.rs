@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
+use futures::stream::BoxStream;
 use kube::runtime::utils::Backoff;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Resource};
@@ -216,8 +217,8 @@ where
     pub fn spawn(self, metrics: Arc<Metrics>, stop: CancellationToken, end: CancellationToken) {
         self.sync.begin();
         tokio::spawn(async move {
-            let config = self.config.clone().timeout(WATCH_SECONDS).page_size(PAGE);
-            let mut events = watcher(self.api.clone(), config).backoff(Pauses::default()).boxed();
+            let mut events = self.events();
+            let mut pauses = Pauses::default();
             let mut mine: BTreeMap<Key, Arc<T>> = BTreeMap::new();
             let mut listed: BTreeMap<Key, Arc<T>> = BTreeMap::new();
             let mut synced = false;
@@ -260,6 +261,13 @@ where
                     Some(Err(error)) => {
                         metrics.watch_restart(self.what);
                         tracing::warn!(what = self.what, %error, "watch failed, starting again");
+                        // As a status and not as an event, the watcher would ask for the same version for ever.
+                        if matches!(&error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410) {
+                            tokio::select! {
+                                () = stop.cancelled() => break,
+                                () = tokio::time::sleep(pauses.next().unwrap_or(Pauses::LONGEST)) => events = self.events(),
+                            }
+                        }
                     }
                     None => break,
                 }
@@ -277,6 +285,12 @@ where
                 self.sync.done();
             }
         });
+    }
+
+    /// The watch from its first list on.
+    fn events(&self) -> BoxStream<'static, watcher::Result<watcher::Event<K>>> {
+        let config = self.config.clone().timeout(WATCH_SECONDS).page_size(PAGE);
+        watcher(self.api.clone(), config).backoff(Pauses::default()).boxed()
     }
 
     fn kept(&self, object: K) -> (Key, T) {
@@ -360,5 +374,56 @@ mod tests {
         assert!(!sync.is_synced());
         sync.done();
         assert!(sync.is_synced());
+    }
+
+    /// A list with one object, whose name says which list it was.
+    fn list(number: usize) -> serde_json::Value {
+        serde_json::json!({"apiVersion": "v1", "kind": "ConfigMapList", "metadata": {"resourceVersion": number.to_string()},
+            "items": [{"metadata": {"namespace": "a", "name": format!("list-{number}"), "resourceVersion": number.to_string()}}]})
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_fell_behind_lists_anew_however_it_is_told() {
+        use http::{Request, Response, StatusCode};
+        use k8s_openapi::api::core::v1::ConfigMap;
+        use kube::client::Body;
+        use tokio::sync::mpsc;
+
+        let gone = serde_json::json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 410, "reason": "Expired", "message": "too old"});
+        let lists = Arc::new(AtomicUsize::new(0));
+        let server = tower::service_fn(move |request: Request<Body>| {
+            let watches = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+            let number = if watches { lists.load(Ordering::SeqCst) } else { lists.fetch_add(1, Ordering::SeqCst) + 1 };
+            let gone = gone.clone();
+            async move {
+                let (status, body) = match (watches, number) {
+                    (false, number) => (StatusCode::OK, list(number).to_string()),
+                    (true, 1) => (StatusCode::OK, format!("{}\n", serde_json::json!({"type": "ERROR", "object": gone}))),
+                    (true, 2) => (StatusCode::GONE, gone.to_string()),
+                    (true, _) => std::future::pending().await,
+                };
+                let response = Response::builder().status(status).body(Body::from(body.into_bytes()));
+                Ok::<_, tower::BoxError>(response.unwrap())
+            }
+        });
+        let (told, mut changes) = mpsc::unbounded_channel();
+        let reflect = Reflect {
+            api: Api::<ConfigMap>::namespaced(kube::Client::new(server, "a"), "a"),
+            config: watcher::Config::default(),
+            store: Arc::new(Store::default()),
+            keep: Arc::new(|object: ConfigMap| object),
+            on_change: Arc::new(move |(_, name), _, after| {
+                let _ = told.send((name.clone(), after.is_some()));
+            }),
+            what: "configmaps",
+            sync: Sync::default(),
+        };
+        let (store, stop) = (Arc::clone(&reflect.store), CancellationToken::new());
+        reflect.spawn(Arc::new(Metrics::new().unwrap()), stop.clone(), CancellationToken::new());
+        for change in [("list-1", true), ("list-1", false), ("list-2", true), ("list-2", false), ("list-3", true)] {
+            assert_eq!(changes.recv().await, Some((change.0.to_owned(), change.1)));
+        }
+        assert_eq!(store.all().len(), 1);
+        stop.cancel();
     }
 }
