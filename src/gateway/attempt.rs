@@ -28,7 +28,7 @@ use super::queue::Pass;
 use super::relay;
 use super::upstream::{Call, Collected, SendError, UpstreamBody, collect, decode, headers};
 use crate::api::time::EpochMs;
-use crate::classify::{self, Attempt, Scope, TransportError, Verdict};
+use crate::classify::{self, Attempt, Reason, Scope, TransportError, Verdict};
 use crate::protocol::quality::{Expectations, QualityFailure, ValidateResponse, check_answer};
 use crate::protocol::scan::splice_model;
 use crate::resilience::Permit;
@@ -131,7 +131,7 @@ pub(super) async fn run(context: &Context, dispatch: &Dispatch, reserved: Option
     // Waiting for a turn is no part of the target's time; of the whole request's it is.
     let deadline = dispatch.deadline.plus(waited).min(dispatch.ends);
     if waited > 0 && deadline <= clock::now() {
-        return target_timeout(context, account, provider, dispatch, Duration::from_millis(waited));
+        return target_timeout(context, account, provider, dispatch, Duration::from_millis(waited)).1;
     }
     let pass = match reserved {
         Some(pass) => Some(pass),
@@ -179,7 +179,9 @@ pub(super) async fn run(context: &Context, dispatch: &Dispatch, reserved: Option
         }
         (Err(_), None) => {
             elsewhere.0 += begun.elapsed();
-            target_timeout(context, account, provider, dispatch, limit)
+            let (reason, outcome) = target_timeout(context, account, provider, dispatch, limit);
+            account.attempts.failure(context.shared.gateway().metrics(), reason);
+            outcome
         }
     }
 }
@@ -223,7 +225,7 @@ async fn send(
 }
 
 /// The target's time is over. This says nothing about the connection: nothing is recorded (routing spec 5.8).
-fn target_timeout(context: &Context, account: &Account, provider: &Provider, dispatch: &Dispatch, limit: Duration) -> Outcome {
+fn target_timeout(context: &Context, account: &Account, provider: &Provider, dispatch: &Dispatch, limit: Duration) -> (Reason, Outcome) {
     let history = context.shared.gateway().ledger().history(&account.cell, Some(&dispatch.model), clock::now());
     let attempt = Attempt {
         provider: &provider.traits,
@@ -235,11 +237,11 @@ fn target_timeout(context: &Context, account: &Account, provider: &Provider, dis
         via_proxy: false,
     };
     let mut verdict = classify::classify(&attempt, &history, &context.shared.loaded.rules);
-    account.attempts.failure(context.shared.gateway().metrics(), verdict.reason);
     (verdict.scope, verdict.cooldown_ms, verdict.wait_source, verdict.counts_for_breaker) = (Scope::Request, 0, None, false);
     let message = format!("no answer within the target's time of {} ms", limit.as_millis());
     let latency_ms = millis(limit);
-    Outcome::Failed(Box::new(Failed { verdict, status: 504, message, quality: false, timeout: true, kept: None, latency_ms }))
+    let reason = verdict.reason;
+    (reason, Outcome::Failed(Box::new(Failed { verdict, status: 504, message, quality: false, timeout: true, kept: None, latency_ms })))
 }
 
 /// Counts an attempt as cancelled when it is dropped before its outcome is known: the client has gone, nobody is blamed.

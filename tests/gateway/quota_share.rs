@@ -85,6 +85,9 @@ async fn no_turn_is_waited_for_beyond_the_time_of_the_request() {
     vendor.script("a", [Reply::chat("a").after(20_000)]);
     let got = late(&vendor, &served).await;
     assert_eq!((got.status, got.code().as_str(), vendor.calls().len()), (504, "COMBO_TIMEOUT", 1), "{}", got.text());
+    let metrics = served.manage("GET", "/metrics", "").await.text();
+    let counted: Vec<&str> = metrics.lines().filter(|line| line.starts_with("omniroute_attempts_total{")).collect();
+    assert!(counted.iter().all(|line| line.contains("outcome=\"cancelled\"")), "nothing was sent: {counted:?}");
 }
 
 #[tokio::test]

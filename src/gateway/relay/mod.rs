@@ -139,7 +139,7 @@ pub struct StreamFailure {
 }
 
 /// A whole answer that is no stream to go on with.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Whole {
     frames: VecDeque<Bytes>,
     /// Their share of the memory that all bodies may use.
