@@ -93,3 +93,43 @@ impl Keeper for Arc<StoredTokens> {
         Ok(Kept::Yes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::gateway::store::{Document, Store, StoreError};
+    use crate::snapshot::Secret;
+
+    /// A disk that is done with tokens only when somebody else has had a turn.
+    #[derive(Debug)]
+    struct Slow(Mutex<mpsc::Receiver<()>>);
+
+    impl Store for Slow {
+        fn load(&self, _document: Document) -> Result<Option<Vec<u8>>, StoreError> {
+            Ok(None)
+        }
+
+        fn save(&self, document: Document, _bytes: &[u8]) -> Result<(), StoreError> {
+            let full = |_| StoreError::Write { document: "tokens", source: rusqlite::Error::InvalidQuery };
+            if document == Document::Tokens { self.0.lock().unwrap().recv_timeout(Duration::from_secs(10)).map_err(full) } else { Ok(()) }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_slow_disk_holds_up_nobody_and_loses_nothing() {
+        let (turn, slow) = mpsc::channel();
+        let gateway = Gateway::new(Box::new(Slow(Mutex::new(slow)))).unwrap();
+        let kept = Arc::new(StoredTokens::new(gateway, true).unwrap());
+        let grant = |name: &str| Grant { connection: name.into(), ..Grant::default() };
+        let (first, second) = (grant("a"), grant("b"));
+        let tokens = Tokens { access: Secret::new("2"), ..Tokens::default() };
+        let others = async { turn.send(()).and_then(|()| turn.send(())) };
+        let (a, b, others) = tokio::join!(kept.begin("", &first, EpochMs(1)), kept.keep("", &second, &tokens), others);
+        assert_eq!((a.unwrap(), b.unwrap(), others), (Kept::Yes, Kept::Yes, Ok(())));
+        let all = kept.all();
+        assert_eq!((all["a"].asked, all["b"].access.expose()), (Some(EpochMs(1)), "2"), "one write does not undo the other");
+    }
+}
