@@ -1,8 +1,15 @@
 //! OAuth tokens: refreshed at a real token endpoint, kept in a Secret of our own.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use omniroute::snapshot::{Connection, Snapshot};
+use omniroute::api::time::EpochMs;
+use omniroute::compile::oauth::{Grant, Tokens};
+use omniroute::oauth::{Keeper, Kept};
+use omniroute::operator::leader::{Leadership, Timing};
+use omniroute::operator::metrics::Metrics;
+use omniroute::operator::tokens::TokenSecrets;
+use omniroute::snapshot::{Connection, Secret, Snapshot};
 use serde_json::{Value, json};
 
 use crate::support::{Cluster, FakePod, eventually, text};
@@ -142,4 +149,37 @@ async fn a_rotated_token_survives_the_loss_of_the_lease() {
     assert!(kept["data"].get("askedAt").is_none() && kept["data"].get("refused").is_none(), "{kept:#}");
     assert_eq!(endpoint.seen().len(), 1, "sent once");
     second.terminate().await;
+}
+
+/// What a replica that lost the lease may still write: the successor of the very tokens that stand there, and nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_lease_only_the_successor_of_what_stands_there_is_kept() {
+    let ns = "op-oauth-late";
+    let Some(cluster) = Cluster::open(ns).await else { return };
+    let endpoint = TokenEndpoint::start("rt-0", 3_600).await;
+    setup(&cluster, &endpoint).await;
+    let connection = cluster.get("Connection", "claude").await.unwrap();
+    let keeper = |leadership: Leadership| TokenSecrets::new(cluster.client.clone(), leadership, Arc::new(Metrics::new().unwrap()));
+    let (leader, late) = (keeper(Leadership::always()), keeper(Leadership::none(&Timing::of(LEASE))));
+    let owners = Tokens { seed: "s".into(), access: Secret::new("at-0"), refresh: Secret::new("rt-0"), ..Tokens::default() };
+    let grant = Grant { connection: "claude".into(), uid: text(&connection, "/metadata/uid"), tokens: owners, ..Grant::default() };
+    let at = |n: i64| EpochMs(1_900_000_000_000 + n);
+    let issued = |n: i64| grant.renewed(Secret::new(format!("at-{n}")), Some(Secret::new(format!("rt-{n}"))), None, at(n));
+    let stands = async || leader.latest(ns, grant.clone()).await.unwrap().unwrap().tokens;
+
+    assert!(late.latest(ns, grant.clone()).await.unwrap().is_none(), "it asks for nothing");
+    assert!(late.begin(ns, &grant, at(5)).await.is_err());
+    assert_eq!(late.keep(ns, &grant, &issued(1)).await.unwrap(), Kept::Overtaken, "what is gone is not made again");
+    assert_eq!(leader.begin(ns, &grant, at(5)).await.unwrap(), Kept::Yes);
+    assert_eq!(leader.begin(ns, &grant, at(6)).await.unwrap(), Kept::Overtaken, "another one has begun since");
+    assert_eq!(late.keep(ns, &grant, &grant.refused("no".into())).await.unwrap(), Kept::Overtaken, "a refusal is no loss");
+    assert_eq!(stands().await.asked, Some(at(5)));
+
+    // The next leader was told that the token was used before: what was issued for it undoes that.
+    assert_eq!(leader.keep(ns, &grant, &grant.refused("invalid_grant".into())).await.unwrap(), Kept::Yes);
+    assert_eq!(late.keep(ns, &grant, &issued(1)).await.unwrap(), Kept::Yes);
+    assert_eq!(stands().await, issued(1));
+    // Or it has gone on: nothing is undone.
+    assert_eq!(late.keep(ns, &grant, &issued(2)).await.unwrap(), Kept::Overtaken);
+    assert_eq!(stands().await, issued(1));
 }
