@@ -430,7 +430,7 @@ impl Running<'_> {
         let timeout = evidence.transport == Some(TransportError::Timeout) || evidence.transport == Some(TransportError::StreamNotReady);
         let verdict = record_failure(&self.context.shared, self.account, self.provider, permit, &self.dispatch.model, &evidence);
         tracing::info!(
-            connection = %self.dispatch.connection.name, target = %self.dispatch.label, status = evidence.status,
+            connection = %self.dispatch.connection.name, dispatched_to = %self.dispatch.label, status = evidence.status,
             reason = verdict.reason.snake(), decided_by = %verdict.decided_by, "attempt failed: {}", shown(&verdict, &message)
         );
         // A restated answer is what the rest of the request, and the client, goes on with; unless the client wants it as it was.

@@ -21,6 +21,7 @@ async fn life(cluster: &Cluster, level: &str, pod: &str) -> (Vec<Value>, ExitSta
     let pid = child.id().to_string();
     // Read all the time, otherwise a full pipe would hold the process up.
     let output = tokio::task::spawn_blocking(move || child.wait_with_output().unwrap());
+    eventually("it leads", Duration::from_secs(10), || async { !cluster.leader().await.is_empty() }).await;
     let _pod = FakePod::start(cluster, pod).await;
     all_ready(cluster).await;
     let told = Instant::now();

@@ -208,7 +208,8 @@ async fn scale() {
     let begun = Instant::now();
     let control_plane = control_plane_seconds();
     let operator = Operator::start(&cluster.namespace);
-    let gateway = Gateway::start(&cluster, "pod-1", Follows::Secret).await;
+    // One gateway is real, the other one will be in a storm.
+    let (gateway, pod) = tokio::join!(Gateway::start(&cluster, "pod-1", Follows::Secret), FakePod::start(&cluster, "pod-2"));
     eventually("everything is ready", Duration::from_secs(120), || async {
         // Listing 2,000 objects costs the API server more than the operator does: only when it is worth it.
         Operator::is_done().await && ready(&cluster, "Connection").await == CONNECTIONS && ready(&cluster, "Combo").await == COMBOS
@@ -239,7 +240,6 @@ async fn scale() {
     assert_eq!(cluster.versions().await, before, "zero writes at rest");
     println!("status writes in 20 s at rest: {}", Operator::status_writes().await - writes);
 
-    let pod = FakePod::start(&cluster, "pod-2").await;
     let (errors, rate) = storm(&pod, &cluster.snapshot().await.unwrap()).await;
     println!("a storm of {errors:.0} errors per second on {} connections: {rate:.2} status writes per second (goal < 5)", STORM.0);
     println!("memory after it: {} MB", operator.memory_mb());

@@ -79,7 +79,7 @@ impl Again {
     pub fn settled(&self, kind: RecoveryKind, outcome: Recovered) {
         self.shared.gateway().metrics().stream_recovery(kind, outcome);
         tracing::info!(
-            connection = %self.dispatch.connection.name, target = %self.dispatch.label, kind = kind.as_str(), ?outcome,
+            connection = %self.dispatch.connection.name, dispatched_to = %self.dispatch.label, kind = kind.as_str(), ?outcome,
             "a broken stream was asked for again"
         );
     }
