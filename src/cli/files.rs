@@ -40,6 +40,20 @@ pub fn read(paths: &[PathBuf]) -> (Vec<Source>, Vec<Unreadable>) {
     (sources, failures)
 }
 
+/// The same for commands that look once: a folder without any manifest is a slip, not an empty configuration.
+#[must_use]
+pub fn read_some(paths: &[PathBuf]) -> (Vec<Source>, Vec<Unreadable>) {
+    let (sources, mut failures) = read(paths);
+    let barren = |path: &&PathBuf| path.is_dir() && !sources.iter().any(|source| Path::new(&source.name).starts_with(path));
+    if failures.is_empty() {
+        failures.extend(paths.iter().filter(barren).map(|path| Unreadable {
+            path: path.display().to_string(),
+            source: io::Error::other("nothing below this folder ends in .yaml, .yml or .json"),
+        }));
+    }
+    (sources, failures)
+}
+
 fn walk(path: &Path, depth: usize, sources: &mut Vec<Source>, failures: &mut Vec<Unreadable>) {
     if let Err(source) = visit(path, depth, sources, failures) {
         failures.push(Unreadable { path: path.display().to_string(), source });
@@ -95,6 +109,10 @@ mod tests {
         assert_eq!(names, ["/a.yaml", "/b.yml", "/sub/c.json"]);
         let failed: Vec<bool> = failures.iter().map(|f| f.path.ends_with("z.yaml") || f.path.ends_with("absent.yaml")).collect();
         assert_eq!(failed, [true, true]);
+        assert_eq!(read_some(&[dir.join("sub")]).1.len(), 0);
+        fs::remove_file(dir.join("sub/c.json")).unwrap();
+        let (_, barren) = read_some(&[dir.join("sub"), dir.join("a.yaml")]);
+        assert!(barren.len() == 1 && barren[0].to_string().contains(".yaml, .yml or .json"), "{barren:?}");
         fs::remove_dir_all(dir).unwrap();
     }
 }

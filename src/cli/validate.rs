@@ -81,7 +81,7 @@ pub struct Entry {
 /// Runs the command.
 #[must_use]
 pub fn run(args: Args) -> ExitCode {
-    let (sources, failures) = files::read(&args.filename);
+    let (sources, failures) = files::read_some(&args.filename);
     for failure in &failures {
         eprintln!("error: {failure}");
     }

@@ -82,6 +82,13 @@ async fn the_fences_say_what_is_wrong() {
     assert_eq!(chat(&served, ONE, "1").await.code(), "LEASE_REQUIRED");
     assert_eq!(acquire(&served, ONE).await.json()["generation"], 2);
     assert_eq!(lease(&served, ONE, json!({"action": "dance"})).await.code(), "LEASE_ACTION_INVALID");
+    let body = || Full::from(r#"{"action": "acquire", "model": "assistant"}"#);
+    let nobody = served.send(request("POST", "/api/v1/session-leases", "client").body(body()).unwrap()).await;
+    assert_eq!((nobody.status, nobody.code().as_str()), (400, "LEASE_CONTEXT_REQUIRED"));
+    let mut plain = request("POST", "/api/v1/session-leases", "client").header("x-omniroute-lease-owner", ONE).body(body()).unwrap();
+    plain.headers_mut().insert("content-type", "text/plain".parse().unwrap());
+    let plain = served.send(plain).await;
+    assert_eq!((plain.status, plain.code().as_str()), (415, "LEASE_CONTENT_TYPE_REQUIRED"));
     assert_eq!(lease(&served, ONE, json!({"action": "acquire", "model": "nothing"})).await.code(), "LEASE_MODEL_INVALID");
     assert_eq!(vendor.calls().len(), 0);
 }

@@ -129,7 +129,7 @@ fn world(args: &Args, now: EpochMs) -> Result<World, String> {
     if args.filename.is_empty() {
         return Ok(World::default());
     }
-    let (sources, failures) = files::read(&args.filename);
+    let (sources, failures) = files::read_some(&args.filename);
     if let Some(failure) = failures.first() {
         return Err(failure.to_string());
     }

@@ -202,7 +202,7 @@ fn plan(args: &Args, now: EpochMs) -> Result<Shown, PlanError> {
 
 /// The snapshot of the namespace, and the errors that the manifests have.
 fn read(args: &Args, now: EpochMs) -> Result<(Snapshot, Vec<String>), PlanError> {
-    let (sources, failures) = files::read(&args.filename);
+    let (sources, failures) = files::read_some(&args.filename);
     if let Some(failure) = failures.into_iter().next() {
         return Err(failure.into());
     }
