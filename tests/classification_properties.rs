@@ -2,10 +2,14 @@
 //! and every row of the tables can decide.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "support/rules.rs"]
+mod rules;
+
 use omniroute::api::time::EpochMs;
 use omniroute::classify::{self, Attempt, AuthClass, CooldownProfile, History, Reason, RuleSet, Scope, TransportError, Verdict, catalog};
 use omniroute::snapshot::{Rule, RuleVerdict};
 use proptest::prelude::*;
+use rules::rule;
 
 const NOW: EpochMs = EpochMs(1_700_000_000_000);
 
@@ -13,29 +17,6 @@ fn verdict(provider: &str, status: u16, headers: &[(&str, &str)], body: &[u8], r
     let traits = catalog::traits(provider, None);
     let attempt = Attempt { provider: &traits, model: Some("m"), status, headers, body, transport: None, via_proxy: false };
     classify::classify(&attempt, &History::fresh(NOW, CooldownProfile::of(traits.auth_class)), rules)
-}
-
-fn rule(name: &str) -> Rule {
-    Rule {
-        name: name.to_owned(),
-        providers: None,
-        statuses: Vec::new(),
-        text: None,
-        not_text: None,
-        code: None,
-        error_type: None,
-        header: None,
-        transport: None,
-        shadow: false,
-        catch_all: false,
-        verdict: RuleVerdict {
-            reason: Some(Reason::QuotaExhausted),
-            scope: Scope::Connection,
-            cooldown_ms: Some(1_000),
-            at_least: false,
-            restate_status: None,
-        },
-    }
 }
 
 /// Words that the tables and the wait parser know, and pieces that almost are.

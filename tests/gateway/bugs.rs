@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use crate::support::{Reply, Served, Setup, Vendor};
-use omniroute::classify::{Reason, Scope};
 use omniroute::snapshot::{Rule, RuleVerdict, Snapshot, Strategy};
 use serde_json::{Value, json};
 
@@ -23,27 +22,11 @@ fn sse(frames: &[&str]) -> Reply {
     Reply::new(200, frames.iter().map(|frame| format!("{frame}\n\n")).collect::<String>()).header("content-type", "text/event-stream")
 }
 
+/// A rule that takes this text for a quota of ten minutes.
 pub fn rule(text: &str, restate: Option<u16>) -> Rule {
-    Rule {
-        name: "quota-words".to_owned(),
-        providers: None,
-        statuses: vec![],
-        text: Some(text.to_owned()),
-        not_text: None,
-        code: None,
-        error_type: None,
-        header: None,
-        transport: None,
-        shadow: false,
-        catch_all: false,
-        verdict: RuleVerdict {
-            reason: Some(Reason::QuotaExhausted),
-            scope: Scope::Connection,
-            cooldown_ms: Some(600_000),
-            at_least: false,
-            restate_status: restate,
-        },
-    }
+    let plain = crate::rules::rule("quota-words");
+    let verdict = RuleVerdict { cooldown_ms: Some(600_000), restate_status: restate, ..plain.verdict };
+    Rule { text: Some(text.to_owned()), verdict, ..plain }
 }
 
 fn seconds_left(until: &Value) -> i64 {

@@ -17,6 +17,8 @@ mod logs;
 mod management;
 mod quota_share;
 mod recovery;
+#[path = "../support/rules.rs"]
+mod rules;
 mod run;
 mod shared_store;
 mod streams;

@@ -9,5 +9,7 @@ mod ledger;
 mod properties;
 #[path = "../support/resilience_cases.rs"]
 mod resilience_cases;
+#[path = "../support/rules.rs"]
+mod rules;
 mod support;
 mod table;

@@ -6,9 +6,10 @@ use omniroute::api::time::EpochMs;
 use omniroute::classify::{LevelChange, Scope, Terminal, Verdict};
 use omniroute::resilience::claude_lane::{LaneContext, LaneWait, WallResponse};
 use omniroute::resilience::{ConnectionPhase, Ledger, Selection};
-use omniroute::snapshot::{Command, CommandKind, CommandVerb, Rule, RuleVerdict};
+use omniroute::snapshot::{Command, CommandKind, CommandVerb, Rule};
 
 use super::until;
+use crate::rules::rule;
 use crate::support::{NOW, cell, fail, ledger, server_error, snapshot, state, stated, strike, terminal, verdict};
 
 #[test]
@@ -189,22 +190,8 @@ fn a_newer_checkpoint_is_refused_by_name() {
 #[test]
 fn rules_are_counted() {
     let mut snapshot = snapshot(|_| {});
-    let verdict_of_rule = RuleVerdict { reason: None, scope: Scope::Connection, cooldown_ms: None, at_least: false, restate_status: None };
     for name in ["acts", "watches"] {
-        snapshot.rules.push(Rule {
-            name: name.to_owned(),
-            providers: None,
-            statuses: vec![429],
-            text: None,
-            not_text: None,
-            code: None,
-            error_type: None,
-            header: None,
-            transport: None,
-            shadow: name == "watches",
-            catch_all: false,
-            verdict: verdict_of_rule,
-        });
+        snapshot.rules.push(Rule { statuses: vec![429], shadow: name == "watches", ..rule(name) });
     }
     let ledger = ledger(&snapshot);
     let before = ledger.version(NOW);
