@@ -117,6 +117,12 @@ impl Lease {
         self.state == LeaseState::Active && (self.in_flight > 0 || self.expires > now)
     }
 
+    /// Its end where both are versions of the same lease: a request may have moved it. A renewal that `other` has not heard of counts alone,
+    /// also when it is shorter than those before.
+    fn latest_end(&self, other: &Self) -> EpochMs {
+        if other.renewed < self.renewed { self.expires } else { self.expires.max(other.expires) }
+    }
+
     fn end(&mut self, state: LeaseState, reason: EndReason) {
         self.state = state;
         self.end_reason = Some(reason);
@@ -204,7 +210,7 @@ impl Table {
             let Some(known) = here.owners.get(owner).filter(|known| known.generation == lease.generation) else { continue };
             lease.in_flight = known.in_flight;
             if known.binding == lease.binding && lease.state == LeaseState::Active && known.state == LeaseState::Active {
-                lease.expires = lease.expires.max(known.expires);
+                lease.expires = lease.latest_end(known);
             }
         }
     }
@@ -458,7 +464,7 @@ impl LeaseTable {
             if lease.state == LeaseState::Active && here.state == LeaseState::Active {
                 // While a request runs, half a lifetime is always left: whole ones would be news all the time.
                 let running = if here.in_flight > 0 && lease.expires < now.plus(ttl_ms / 2) { now.plus(ttl_ms) } else { EpochMs(0) };
-                lease.expires = lease.expires.max(here.expires).max(running);
+                lease.expires = lease.latest_end(here).max(running);
             }
         }
         self.publish(&table, now);

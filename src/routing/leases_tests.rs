@@ -166,6 +166,21 @@ fn what_a_request_added_to_its_lease_is_not_taken_back_by_who_has_not_heard_of_i
 }
 
 #[test]
+fn a_renewal_that_shortens_is_not_undone_by_who_has_not_heard_of_it() {
+    let (here, there, one) = (LeaseTable::default(), LeaseTable::default(), owner('a'));
+    here.acquire(who(&one), &["x"], TTL, at(0)).unwrap();
+    there.restore(&here.export().unwrap(), at(0)).unwrap();
+    let expires = there.renew(who(&one), 1, 10_000, at(1)).unwrap().expires;
+    let shared = there.export().unwrap();
+    let copy = here.copy_of(&shared, at(2)).unwrap();
+    copy.extend(&here, 10_000, at(2));
+    here.adopt(&shared, at(2)).unwrap();
+    for table in [copy, here] {
+        assert_eq!(table.status(who(&one), 1, at(2)).unwrap().expires, expires);
+    }
+}
+
+#[test]
 fn a_new_store_hears_of_everything_and_who_is_there_already_keeps_its_connection() {
     let (here, store) = (LeaseTable::default(), LeaseTable::default());
     let (a, b, c) = (owner('a'), owner('b'), owner('c'));

@@ -298,6 +298,25 @@ async fn another_store_hears_of_everything() {
 }
 
 #[tokio::test]
+async fn a_store_that_was_restored_from_an_older_copy_counts_all_the_same() {
+    let Some(redis) = Redis::start().await else { return };
+    let vendor = Vendor::start().await;
+    let served = start(setup(&vendor, &redis)).await;
+    assert_eq!(acquire(&served, &owner('A')).await.status, 200);
+    let mut store = redis::Client::open(redis.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let key = "omniroute:{test}:leases";
+    let copy: String = redis::cmd("HGET").arg(key).arg("version").query_async(&mut store).await.unwrap();
+    let (life, _) = copy.split_once(':').unwrap();
+    let later = format!("{life}:1000000");
+    let () = redis::cmd("HSET").arg(key).arg("version").arg(later).query_async(&mut store).await.unwrap();
+    assert_eq!(managed(&served, &owner('A'), "1").await.status, 200, "the later version is known");
+    let () = redis::cmd("HSET").arg(key).arg("version").arg(&copy).query_async(&mut store).await.unwrap();
+    let () = redis::cmd("CLIENT").arg(&["KILL", "TYPE", "pubsub"]).query_async(&mut store).await.unwrap();
+    until("another lease is granted", || async { acquire(&served, &owner('B')).await.status == 200 }).await;
+    until("it holds", || async { managed(&served, &owner('B'), "1").await.status == 200 }).await;
+}
+
+#[tokio::test]
 async fn sessions_and_answers_lead_to_the_same_connection_everywhere() {
     let Some(redis) = Redis::start().await else { return };
     let vendor = Vendor::start().await;

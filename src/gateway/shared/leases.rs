@@ -97,6 +97,8 @@ impl Session {
 
     /// The first contact with a store: it hears of the leases that are known here.
     pub async fn join_leases(&self, gateway: &Gateway) -> Result<(), SharedError> {
+        // A store that was restored from an older copy goes on in the same life with a smaller number: what it has now counts all the same.
+        *lock(&gateway.shared.lease_version) = None;
         self.with_leases(gateway, |table, now| table.join(&gateway.leases, now)).await?;
         gateway.leases_changed();
         Ok(())
