@@ -202,8 +202,11 @@ async fn turn(account: &Account, combo: Option<&Combo>, has_slot: bool, ends: Ep
 fn gates(shared: &Shared, account: &Account, dispatch: &Dispatch) -> Option<Gated> {
     let now = clock::now();
     let combo = dispatch.combo.and_then(|index| shared.loaded.snapshot.combos.get(index));
-    let empty = account.learned.empty(now).and_then(|empty| account.limits.while_empty(empty, now));
-    account.limits.of(&dispatch.model, &dispatch.target, combo, empty)
+    let shut = match account.learned.empty(now) {
+        Some(empty) => account.limits.while_empty(empty, now),
+        None => account.limits.while_paced(),
+    };
+    account.limits.of(&dispatch.model, &dispatch.target, combo, shut)
 }
 
 /// Sends a call of an attempt, `once` if the client wants no more than that, and learns what the answer's head says about limits.
@@ -218,7 +221,9 @@ async fn send(
     let limit = call.response_start;
     let response = lane::send(&shared.worker.client, account, call, once, limit, elsewhere, shared.gateway().metrics()).await?;
     let (headers, now) = (response.headers(), clock::now());
-    account.learned.read(headers, now);
+    if account.learned.read(headers, now) {
+        account.limits.refilled();
+    }
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     shared.loaded.router.learn_quota(dispatch.connection.index, header, now);
     Ok(response)

@@ -90,7 +90,7 @@ impl Gate {
             self.recent.pop_front();
         }
         let mut earliest = self.blocked_until.unwrap_or(now);
-        let interval = limit.min_interval_ms.max(self.pace_ms);
+        let interval = limit.min_interval_ms.max(self.pace());
         if let Some(last) = self.last.filter(|_| interval > 0) {
             earliest = earliest.max(last.plus(interval));
         }
@@ -113,6 +113,11 @@ impl Gate {
         if limit.per_minute > 0 {
             self.recent.push_back(now);
         }
+    }
+
+    /// Only those who waited for the end of the block keep it, from the first of them on.
+    fn pace(&self) -> u64 {
+        if self.waiting > 0 && self.last >= self.blocked_until { self.pace_ms } else { 0 }
     }
 
     fn relax(&mut self) {
@@ -210,11 +215,27 @@ impl Gates {
         }
     }
 
-    /// Nobody passes this gate before `until`, and nobody less than `pace_ms` after another one as long as anybody waits for it.
-    pub fn block(&mut self, gate: &GateId, until: EpochMs, pace_ms: u64) {
+    /// Nobody passes this gate before `until`, and nobody less than `pace_ms` after another one as long as anybody waits for it. True when
+    /// those who wait may now go earlier than they thought.
+    pub fn block(&mut self, gate: &GateId, until: EpochMs, pace_ms: u64) -> bool {
         let gate = self.gates.entry(gate.clone()).or_default();
+        let earlier = gate.waiting > 0 && pace_ms < gate.pace_ms;
         gate.pace_ms = pace_ms;
         gate.blocked_until = gate.blocked_until.max(Some(until));
+        earlier
+    }
+
+    /// Undoes [`Self::block`]; true when anybody waits for this gate.
+    pub fn unblock(&mut self, gate: &GateId) -> bool {
+        let Some(gate) = self.gates.get_mut(gate) else { return false };
+        (gate.pace_ms, gate.blocked_until) = (0, None);
+        gate.waiting > 0
+    }
+
+    /// Whether those who wait for this gate go at a pace: whoever comes then must not go between them.
+    #[must_use]
+    pub fn is_paced(&self, gate: &GateId) -> bool {
+        self.gates.get(gate).is_some_and(|gate| gate.waiting > 0 && gate.pace_ms > 0)
     }
 
     /// Lets everybody pass who can, in the order in which they came. Answers their tickets, and when to ask again at the latest: only
@@ -487,6 +508,32 @@ mod tests {
         assert_eq!(gates.pump(at(100)), (vec![tickets[1]], Some(at(200))));
         gates.give_up(tickets[2]);
         assert_eq!([gates.try_enter(&a, at(101)), gates.try_enter(&a, at(101))], [Ok(()), Ok(())], "nobody waits any more");
+    }
+
+    #[test]
+    fn a_pace_counts_from_the_first_who_waited_and_only_while_anybody_does() {
+        let mut gates = Gates::default();
+        let (gate, a, reset) = (GateId::Credential("a".into()), wants([slots("a", 5)]), NOW.plus(500));
+        gates.try_enter(&a, NOW).unwrap();
+        gates.block(&gate, reset, 10_000);
+        assert_eq!(gates.try_enter(&a, reset), Ok(()), "nobody waited, and the one before knew of no pace");
+        gates.block(&gate, reset.plus(500), 10_000);
+        let ticket = gates.wait(a, reset);
+        assert_eq!(gates.pump(reset.plus(500)), (vec![ticket], None));
+    }
+
+    #[test]
+    fn a_pace_that_is_lowered_or_lifted_is_news_for_those_who_wait() {
+        let mut gates = Gates::default();
+        let (gate, a) = (GateId::Credential("a".into()), wants([slots("a", 5)]));
+        assert!(!gates.block(&gate, NOW, 10_000) && !gates.block(&gate, NOW, 9_000) && !gates.is_paced(&gate), "nobody waits");
+        let tickets: Vec<u64> = (0..4).map(|_| gates.wait(a.clone(), NOW)).collect();
+        assert_eq!(gates.pump(NOW), (tickets[..1].to_vec(), Some(NOW.plus(9_000))));
+        assert!(gates.is_paced(&gate) && !gates.block(&gate, NOW, 9_000) && gates.block(&gate, NOW, 100));
+        assert_eq!(gates.pump(NOW.plus(100)), (tickets[1..2].to_vec(), Some(NOW.plus(200))));
+        assert!(gates.unblock(&gate) && !gates.is_paced(&gate));
+        assert_eq!(gates.pump(NOW.plus(100)), (tickets[2..].to_vec(), None));
+        assert!(!gates.unblock(&gate));
     }
 
     #[test]

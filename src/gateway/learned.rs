@@ -3,7 +3,7 @@
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use http::HeaderMap;
 use serde::Serialize;
@@ -55,24 +55,33 @@ pub struct Learned {
     empty_until: AtomicI64,
     /// See [`Empty::pace_ms`].
     pace_ms: AtomicU64,
+    /// A bucket was empty, and no answer since has said that there is plenty.
+    scarce: AtomicBool,
 }
 
 impl Learned {
-    /// Reads the headers of an answer.
-    pub fn read(&self, headers: &HeaderMap, now: EpochMs) {
+    /// Reads the headers of an answer. True for the first after an empty bucket that speaks of plenty: more than half of every bucket that it
+    /// names (routing spec 8.3).
+    #[must_use]
+    pub fn read(&self, headers: &HeaderMap, now: EpochMs) -> bool {
         // Most answers of most vendors say nothing: then nothing is looked up.
         if !headers.keys().any(|name| PREFIXES.iter().any(|prefix| name.as_str().starts_with(prefix))) {
-            return;
+            return false;
         }
         let found: Vec<Bucket> = BUCKETS.iter().filter_map(|(window, names)| bucket(window, names, headers, now)).collect();
         if found.is_empty() {
-            return;
+            return false;
         }
         let empty =
             found.iter().filter(|b| b.remaining == Some(0)).filter_map(|b| Some((b.reset_time?, b))).max_by_key(|(until, _)| *until);
         self.pace_ms.store(empty.map_or(0, |(_, bucket)| bucket.pace_ms()), Ordering::Relaxed);
         self.empty_until.store(empty.map_or(0, |(until, _)| until.0), Ordering::Relaxed);
+        let plenty = found.iter().all(Bucket::is_plenty);
+        if empty.is_some() {
+            self.scarce.store(true, Ordering::Relaxed);
+        }
         *self.buckets.lock().unwrap_or_else(PoisonError::into_inner) = found;
+        plenty && self.scarce.load(Ordering::Relaxed) && self.scarce.swap(false, Ordering::Relaxed)
     }
 
     /// The bucket that is known to be empty.
@@ -91,6 +100,10 @@ impl Learned {
 }
 
 impl Bucket {
+    fn is_plenty(&self) -> bool {
+        self.limit.zip(self.remaining).is_some_and(|(limit, remaining)| remaining > limit / 2)
+    }
+
     /// See [`Empty::pace_ms`]. A number of requests is one per minute, as far as anybody can tell.
     fn pace_ms(&self) -> u64 {
         match self.limit {
@@ -121,7 +134,7 @@ mod tests {
     fn learned(pairs: &[(&'static str, &'static str)]) -> Learned {
         let learned = Learned::default();
         let headers = pairs.iter().map(|(n, v)| (HeaderName::from_static(n), HeaderValue::from_static(v))).collect();
-        learned.read(&headers, NOW);
+        assert!(!learned.read(&headers, NOW), "nothing was empty before");
         learned
     }
 
@@ -150,7 +163,18 @@ mod tests {
     #[test]
     fn an_answer_without_such_headers_changes_nothing() {
         let known = learned(&[("x-ratelimit-remaining-requests", "0"), ("x-ratelimit-reset-requests", "30s")]);
-        known.read(&HeaderMap::new(), NOW);
+        assert!(!known.read(&HeaderMap::new(), NOW));
         assert_eq!(known.empty(NOW), Some(Empty { until: NOW.plus(30_000), pace_ms: 200 }));
+    }
+
+    #[test]
+    fn plenty_is_said_once_after_an_empty_bucket() {
+        let known = learned(&[("x-ratelimit-remaining-requests", "0"), ("x-ratelimit-reset-requests", "30s")]);
+        let says = |requests: &'static str, tokens: &'static str| {
+            let pairs = [("limit-requests", "60"), ("remaining-requests", requests), ("limit-tokens", "100"), ("remaining-tokens", tokens)];
+            let name = |name: &str| HeaderName::try_from(format!("x-ratelimit-{name}")).unwrap();
+            known.read(&pairs.iter().map(|(n, v)| (name(n), HeaderValue::from_static(v))).collect(), NOW)
+        };
+        assert_eq!([says("30", "100"), says("31", "50"), says("31", "51"), says("60", "100")], [false, false, true, false]);
     }
 }

@@ -123,7 +123,21 @@ impl Limits {
         let credential = self.credential.clone().filter(|_| patient)?;
         let gate = GateId::Credential(credential);
         self.queue.block(&gate, empty.until, empty.pace_ms);
-        Some(Want { gate, limit: Limit { slots: u32::MAX, ..Limit::default() } })
+        Some(open_gate(gate))
+    }
+
+    /// The same gate after that, as long as those who waited go through it at a pace: whoever comes now lines up behind them.
+    #[must_use]
+    pub fn while_paced(&self) -> Option<Want> {
+        let gate = GateId::Credential(self.credential.clone()?);
+        self.queue.is_paced(&gate).then(|| open_gate(gate))
+    }
+
+    /// The provider has said that there is plenty again: nobody waits for a reset or keeps a pace any more.
+    pub fn refilled(&self) {
+        if let Some(credential) = self.credential.clone() {
+            self.queue.unblock(&GateId::Credential(credential));
+        }
     }
 
     /// Longest execution of a dispatch.
@@ -131,6 +145,11 @@ impl Limits {
     pub const fn execution(&self) -> Option<Duration> {
         self.execution
     }
+}
+
+/// A gate that has no cap, only times at which it is shut.
+const fn open_gate(gate: GateId) -> Want {
+    Want { gate, limit: Limit { slots: u32::MAX, min_interval_ms: 0, per_minute: 0 } }
 }
 
 /// What tells credentials apart; connections without one are told apart by name.
@@ -236,6 +255,25 @@ mod tests {
         let gated = limits.of("big", &"t".into(), None, limits.while_empty(empty(30_000), now)).unwrap();
         let slots: Vec<u32> = gated.wants.iter().map(|want| want.limit.slots).collect();
         assert_eq!((slots, queue.try_pass(&gated.wants).is_err()), (vec![u32::MAX, 1], true));
+    }
+
+    #[tokio::test]
+    async fn whoever_comes_after_a_reset_lines_up_until_there_is_plenty() {
+        let one = Connection { rate_limit_protection: true, ..connection("p", "a", "x") };
+        let mut settings = Settings::default();
+        (settings.request_queue.concurrent_requests, settings.request_queue.max_wait_ms) = (0, 60_000);
+        let limits = Limits::new(&provider("p"), &one, &settings, Arc::default());
+        let now = crate::gateway::clock::now();
+        let shut = limits.while_empty(Empty { until: now.plus(60_000), pace_ms: 60_000 }, now);
+        let gated = limits.of("m", &"p/m".into(), None, shut).unwrap();
+        assert!(limits.while_paced().is_none(), "nobody waits yet");
+        let mut waiting = Box::pin(gated.queue.pass(&gated.wants, gated.patience));
+        assert!(futures::poll!(&mut waiting).is_pending());
+        let newcomer = limits.of("m", &"p/m".into(), None, limits.while_paced()).expect("the gate of those who wait");
+        assert!(newcomer.queue.try_pass(&newcomer.wants).is_err());
+        limits.refilled();
+        assert!(waiting.await.is_ok());
+        assert!(limits.while_paced().is_none());
     }
 
     #[test]

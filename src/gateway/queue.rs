@@ -1,6 +1,7 @@
 //! Waiting for the gates of [`super::gates`]: fair, bounded in length and time, and undone when the client goes away.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -74,6 +75,8 @@ pub struct Queue {
     state: Mutex<State>,
     /// Tells the timer that what it waits for has changed.
     changed: Notify,
+    /// Somebody may wait at a gate that keeps a pace; without it nobody has to look.
+    paced: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -171,6 +174,9 @@ impl Queue {
                 return Err(full(blocked));
             }
             let ticket = state.gates.wait(Arc::clone(wants), now);
+            if wants.iter().any(|want| state.gates.is_paced(&want.gate)) {
+                self.paced.store(true, Ordering::Relaxed);
+            }
             state.callers.insert(ticket, (caller, Arc::clone(wants)));
             if let Blocked::Pace(at) = blocked
                 && state.due.is_none_or(|due| at < due)
@@ -203,8 +209,35 @@ impl Queue {
     }
 
     /// Nobody passes this gate before `until`; those who waited for that, `pace_ms` apart.
-    pub fn block(&self, gate: &GateId, until: EpochMs, pace_ms: u64) {
-        self.state().gates.block(gate, until, pace_ms);
+    pub fn block(self: &Arc<Self>, gate: &GateId, until: EpochMs, pace_ms: u64) {
+        let mut state = self.state();
+        let earlier = state.gates.block(gate, until, pace_ms);
+        if state.gates.is_paced(gate) {
+            self.paced.store(true, Ordering::Relaxed);
+        }
+        if earlier {
+            self.pump(state, clock::now());
+        }
+    }
+
+    /// Undoes [`Self::block`]: those who wait go at once.
+    pub fn unblock(self: &Arc<Self>, gate: &GateId) {
+        let mut state = self.state();
+        if state.gates.unblock(gate) {
+            self.pump(state, clock::now());
+        }
+    }
+
+    /// Whether those who wait for this gate go at a pace; without a lock as long as nobody does anywhere in this queue.
+    pub fn is_paced(&self, gate: &GateId) -> bool {
+        if !self.paced.load(Ordering::Relaxed) {
+            return false;
+        }
+        let state = self.state();
+        if state.callers.is_empty() {
+            self.paced.store(false, Ordering::Relaxed);
+        }
+        state.gates.is_paced(gate)
     }
 
     fn late(&self, wants: &[Want]) -> QueueError {
@@ -332,17 +365,6 @@ mod tests {
         while queue.state().timed {
             tokio::task::yield_now().await;
         }
-    }
-
-    #[tokio::test]
-    async fn who_waited_for_a_reset_goes_one_by_one() {
-        let (queue, wants) = (Arc::new(Queue::default()), wants(u32::MAX, 0));
-        queue.block(&GateId::Credential("a".into()), clock::now().plus(20), 30);
-        let begin = Instant::now();
-        let turn = || queue.pass(&wants, patience(60_000, 0));
-        let (one, two, three) = tokio::join!(turn(), turn(), turn());
-        assert!(one.is_ok() && two.is_ok() && three.is_ok());
-        assert!(begin.elapsed() >= Duration::from_millis(75), "{:?}", begin.elapsed());
     }
 
     #[tokio::test]
