@@ -1,7 +1,6 @@
 //! Answers that the gateway writes itself, and the headers that every answer carries (interface 4).
 
-use std::fmt::Write as _;
-
+use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
@@ -120,11 +119,12 @@ impl Refusal {
 /// A new request id: `req_` and 128 random bits in hex.
 #[must_use]
 pub fn request_id() -> HeaderValue {
-    let mut text = String::with_capacity(36);
-    text.push_str("req_");
-    // Writing to a String does not fail.
-    let _ = write!(text, "{:032x}", rand::random::<u128>());
-    HeaderValue::from_str(&text).unwrap_or_else(|_| HeaderValue::from_static("req_0"))
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |value: u8| DIGITS.get(usize::from(value & 15)).copied().unwrap_or(b'0');
+    let mut text = Vec::with_capacity(36);
+    text.extend_from_slice(b"req_");
+    text.extend(rand::random::<[u8; 16]>().iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]));
+    HeaderValue::from_maybe_shared(Bytes::from(text)).unwrap_or_else(|_| HeaderValue::from_static("req_0"))
 }
 
 /// Puts the request id on an answer. The ids of provider answers stay (decisions 9.13): ours goes beside them, and into the two names

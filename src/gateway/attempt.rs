@@ -4,6 +4,7 @@ mod again;
 mod record;
 mod streaming;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -168,7 +169,11 @@ pub(super) async fn run(context: &Context, dispatch: &Dispatch, reserved: Option
     let limit = Duration::from_millis(deadline.since(clock::now())).min(total);
     let execution = account.limits.execution().filter(|execution| *execution < limit);
     let mut unsettled = Unsettled { account, metrics: context.shared.gateway().metrics(), armed: true };
-    let timed = tokio::time::timeout(execution.unwrap_or(limit), running.exchange(permit, elsewhere)).await;
+    let timed = {
+        // Pinned here, so that it is not moved into the timer.
+        let exchange = pin!(running.exchange(permit, elsewhere));
+        tokio::time::timeout(execution.unwrap_or(limit), exchange).await
+    };
     unsettled.armed = false;
     match (timed, execution) {
         (Ok(Outcome::Served { response, origin, latency_ms, .. }), _) => Outcome::Served { response, origin, latency_ms, holds },

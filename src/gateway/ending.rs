@@ -13,18 +13,23 @@ use super::service::Answered;
 use crate::api::time::EpochMs;
 use crate::classify::hints;
 use crate::protocol::Dialect;
-use crate::routing::{self, Answer, Diagnostics, Family, Recovery, Walk};
+use crate::routing::{self, Answer, Diagnostics, Family, Recovery};
 
 const DECISION: HeaderName = HeaderName::from_static("x-omniroute-decision");
 /// Says that the emergency fallback of the settings served the request (decisions 4.8).
 const EMERGENCY: HeaderName = HeaderName::from_static("x-omniroute-emergency-fallback");
 
-/// A good answer of a provider. The walk lives as long as the answer's body: it holds the load that strategies see.
-pub(super) fn served(mut response: Response<Body>, origin: Origin, decision: Option<String>, emergency: bool, walk: Walk) -> Answered {
+/// A good answer of a provider.
+pub(super) fn served(
+    mut response: Response<Body>,
+    origin: Origin,
+    decision: Option<String>,
+    emergency: bool,
+    combo: Option<usize>,
+) -> Answered {
     add(&mut response, DECISION, decision.as_deref());
     add(&mut response, EMERGENCY, emergency.then_some("used"));
-    let combo = walk.combo();
-    Answered { response: response.map(|body| body.guarded(walk)), origin, combo }
+    Answered { response, origin, combo }
 }
 
 /// The answer at the end of a walk that found nothing: the provider's own where routing says so, otherwise ours.

@@ -198,14 +198,15 @@ impl Engine {
         }
     }
 
-    fn served(self: Box<Self>, dispatch: &Dispatch, response: Response<Body>, origin: Origin, holds: Holds) -> Answered {
+    fn served(mut self: Box<Self>, dispatch: &Dispatch, response: Response<Body>, origin: Origin, holds: Holds) -> Answered {
         self.account_for(true);
         let decision = self.decision(dispatch);
-        let mut answered = ending::served(response, origin, decision, dispatch.emergency, self.walk);
+        let (combo, entered) = (self.walk.combo(), self.walk.entered());
+        let mut answered = ending::served(response, origin, decision, dispatch.emergency, combo);
         if let Some(lease) = &holds.lease {
             answered.response.headers_mut().insert(LEASE_BINDING, HeaderValue::from(lease.binding));
         }
-        answered.response = answered.response.map(|body| body.guarded(holds));
+        answered.response = answered.response.map(|body| body.guarded((entered, holds)));
         answered
     }
 

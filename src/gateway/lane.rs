@@ -46,7 +46,9 @@ pub(super) async fn send(
             Next::Pass => None,
             Next::Again(delay) => Some(delay),
             Next::Claim(organization) => {
-                let result = elsewhere.during(claim(client, account, organization.as_deref(), left)).await;
+                // Rare, and large: boxed, so that other requests carry no room for it.
+                let claim = Box::pin(claim(client, account, organization.as_deref(), left));
+                let result = elsewhere.during(claim).await;
                 metrics.limit_reset(account.cell.name(), label(&result));
                 tracing::info!(connection = %account.cell.name(), result = label(&result), "usage wall: the weekly reset of the limit was asked for");
                 wall.after_claim(&result)

@@ -1,14 +1,17 @@
 //! One request: resolve ▶ plan ▶ gate ▶ dispatch ▶ classify ▶ record ▶ relay. Every strategy and every direct request takes this road;
 //! what is here prepares it, [`super::engine`] walks it.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures::FutureExt;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName};
 use sha2::{Digest, Sha256};
 
+use super::admission::Buffered;
 use super::answer::Refusal;
 use super::auth::Caller;
 use super::config::{Account, Loaded};
@@ -121,11 +124,13 @@ pub(super) struct Elsewhere(pub Duration);
 
 impl Elsewhere {
     /// Runs something that is not the gateway's own work.
-    pub async fn during<T>(&mut self, work: impl Future<Output = T>) -> T {
+    pub fn during<T>(&mut self, work: impl Future<Output = T>) -> impl Future<Output = T> {
+        // Not an `async fn`: that would have room for the work twice, and every request carries it.
         let begin = Instant::now();
-        let result = work.await;
-        self.0 += begin.elapsed();
-        result
+        work.map(move |result| {
+            self.0 += begin.elapsed();
+            result
+        })
     }
 }
 
@@ -138,8 +143,34 @@ pub(super) struct Clock {
     pub elsewhere: Elsewhere,
 }
 
-/// Serves a request whose body was read.
-pub(super) async fn run(
+/// What is left to do for a request. Preparing and doing are two futures one after the other, so that a request needs room for the larger
+/// one, not for both.
+pub(super) enum Work {
+    /// Nothing.
+    Done(Answered),
+    /// Attempts.
+    Walk {
+        engine: Box<Engine>,
+        /// Held for replays until the answer begins; an answer that streams needs none of it.
+        buffered: Buffered,
+    },
+    /// Several calls that make one answer.
+    Composed(Pin<Box<dyn Future<Output = Answered> + Send>>),
+}
+
+impl Work {
+    /// Does it.
+    pub async fn run(self) -> Answered {
+        match self {
+            Self::Done(answered) => answered,
+            Self::Walk { engine, buffered: _buffered } => engine.run().await,
+            Self::Composed(calls) => calls.await,
+        }
+    }
+}
+
+/// Prepares a request whose body was read.
+pub(super) async fn prepare(
     worker: &Arc<Worker>,
     loaded: &Arc<Loaded>,
     caller: Caller<'_>,
@@ -147,7 +178,7 @@ pub(super) async fn run(
     parts: Parts,
     held: Held,
     times: Clock,
-) -> Result<Answered, Refusal> {
+) -> Result<Work, Refusal> {
     let head = scan_request(&held.bytes).map_err(|error| unreadable(&error))?;
     let now = clock::now();
     let resolved = loaded.router.resolve_for(&head.model, caller.policy).map_err(|answer| ending::refusal(&answer))?;
@@ -179,12 +210,14 @@ pub(super) async fn run(
         request.only_connection = Some(Box::pin(leases::bind(&shared, lease, &resolved, &request)).await?);
     }
     let context = Context { shared: Arc::new(shared), headers: parts.headers, head, body: held.bytes, purpose: Purpose::Answer };
-    // Held for replays until the answer begins; an answer that streams needs none of it.
-    let _buffered = held.buffered;
-    match compose::composed(&context.shared, &resolved, &request) {
-        Some(combo) => Ok(Box::pin(compose::run(context, combo, request, times)).await),
-        None => Ok(Engine::new(context, &resolved, request, times)?.run().await),
-    }
+    let buffered = held.buffered;
+    Ok(match compose::composed(&context.shared, &resolved, &request) {
+        Some(combo) => Work::Composed(Box::pin(async move {
+            let _buffered = buffered;
+            compose::run(context, combo, request, times).await
+        })),
+        None => Work::Walk { engine: Engine::new(context, &resolved, request, times)?, buffered },
+    })
 }
 
 pub(super) fn unreadable(error: &ScanError) -> Refusal {

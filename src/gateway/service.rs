@@ -16,7 +16,7 @@ use super::answer::{self, Refusal};
 use super::body::Body;
 use super::config::Loaded;
 use super::metrics::{EndpointLabel, Origin, RequestCounters};
-use super::pipeline::{Clock, Elsewhere};
+use super::pipeline::{Clock, Elsewhere, Work};
 use super::sniff::{Head, HeadWatch, Unfinished};
 use super::upstream::{Client, PoolLimits};
 use super::{Gateway, ingest, leases, models, pipeline};
@@ -156,7 +156,10 @@ async fn serve(worker: Arc<Worker>, unfinished: Unfinished, request: Request<Inc
     let last = parts.version == Version::HTTP_10 || head == Head::Last;
     let loaded = gateway.config();
     let answered = match accept(route, &parts, head, loaded.as_ref()) {
-        Ok(loaded) => handle(&worker, Arc::clone(loaded), route, parts, body, &mut span).await,
+        Ok(loaded) => match prepare(&worker, Arc::clone(loaded), route, parts, body, &mut span).await {
+            Ok(work) => Ok(work.run().await),
+            Err(refusal) => Err(refusal),
+        },
         Err(refusal) => {
             // A client that waits for `100 Continue` sends nothing: there is nothing to read.
             if !parts.headers.contains_key(EXPECT) && head != Head::Conflict {
@@ -195,25 +198,26 @@ fn accept<'a>(route: Route, parts: &Parts, head: Head, loaded: Option<&'a Arc<Lo
         let message = "the request has both transfer-encoding and content-length: two readers could disagree about where it ends";
         return Err(Refusal::new(400, "ambiguous_length", message).hopeless().close());
     }
-    let shown: String = parts.uri.path().chars().take(128).collect();
+    let shown = || parts.uri.path().chars().take(128).collect::<String>();
     match route.method() {
-        None => Err(Refusal::new(404, "unknown_endpoint", format!("there is no {} {shown} here", parts.method)).hopeless()),
+        None => Err(Refusal::new(404, "unknown_endpoint", format!("there is no {} {} here", parts.method, shown())).hopeless()),
         Some(method) if method != parts.method && !(method == Method::GET && parts.method == Method::HEAD) => {
-            let message = format!("{shown} takes {method}, not {}", parts.method);
+            let message = format!("{} takes {method}, not {}", shown(), parts.method);
             Err(Refusal::new(405, "method_not_allowed", message).header(ALLOW, method.as_str()).hopeless())
         }
         Some(_) => loaded.ok_or_else(|| Refusal::new(503, "no_configuration", "the gateway has no configuration yet").retry_after(1)),
     }
 }
 
-async fn handle(
+/// Reads what a request asks for, and finds out what is to be done about it.
+async fn prepare(
     worker: &Arc<Worker>,
     loaded: Arc<Loaded>,
     route: Route,
     parts: Parts,
     body: Incoming,
     span: &mut Span,
-) -> Result<Answered, Refusal> {
+) -> Result<Work, Refusal> {
     let unfinished = span.unfinished.clone();
     let refuse = |body: Incoming, refusal: Refusal| {
         if !parts.headers.contains_key(EXPECT) {
@@ -227,7 +231,7 @@ async fn handle(
             Err(refusal) => return refuse(body, refusal),
         };
         let held = ingest::read(body, MAX_LEASE_BODY, worker.gateway.buffers(), &unfinished).await?;
-        return Box::pin(leases::answer(worker, &loaded, caller, &parts, &held.bytes)).await;
+        return Box::pin(leases::answer(worker, &loaded, caller, &parts, &held.bytes)).await.map(Work::Done);
     }
     let caller = match loaded.keys.authenticate(&parts.headers, KeyScope::Inference) {
         Ok(caller) => caller,
@@ -235,7 +239,7 @@ async fn handle(
     };
     if let Route::Models = route {
         ingest::linger(body, unfinished);
-        return models::answer(&loaded, caller, &parts);
+        return models::answer(&loaded, caller, &parts).map(Work::Done);
     }
     let Route::Inference(endpoint) = route else {
         return refuse(body, Refusal::new(404, "unknown_endpoint", "there is nothing here").hopeless());
@@ -251,5 +255,5 @@ async fn handle(
     let limit = loaded.snapshot.settings.max_request_bytes;
     let mut elsewhere = Elsewhere::default();
     let held = elsewhere.during(ingest::read(body, limit, worker.gateway.buffers(), &unfinished)).await?;
-    pipeline::run(worker, &loaded, caller, endpoint, parts, held, Clock { started: span.started, elsewhere }).await
+    pipeline::prepare(worker, &loaded, caller, endpoint, parts, held, Clock { started: span.started, elsewhere }).await
 }

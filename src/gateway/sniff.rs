@@ -233,7 +233,8 @@ const PATH_BYTES: usize = 64;
 /// The dialect of the path in a head; the one of OpenAI where it cannot be told.
 fn dialect(head: &[u8]) -> Dialect {
     let start = head.get(..PATH_BYTES).unwrap_or(head);
-    if memchr::memmem::find(start, b" /v1/messages").is_some() { Dialect::Messages } else { Dialect::ChatCompletions }
+    let path = memchr::memchr(b' ', start).and_then(|space| start.get(space + 1..));
+    if path.is_some_and(|path| path.starts_with(b"/v1/messages")) { Dialect::Messages } else { Dialect::ChatCompletions }
 }
 
 /// What a whole head says about its body.

@@ -117,10 +117,7 @@ pub fn check_answer(
     expect: Expectations<'_>,
 ) -> Result<AnswerFacts, QualityFailure> {
     let trimmed = body.trim_ascii();
-    if content_type.is_some_and(|t| !t.to_ascii_lowercase().contains("json"))
-        && !matches!(trimmed.first(), Some(b'{' | b'['))
-        && !trimmed.is_empty()
-    {
+    if content_type.is_some_and(|t| !names_json(t)) && !matches!(trimmed.first(), Some(b'{' | b'[')) && !trimmed.is_empty() {
         return Ok(AnswerFacts::default());
     }
     if trimmed.is_empty() {
@@ -148,6 +145,11 @@ pub fn check_answer(
         finish_reason: finish.map(Cow::into_owned),
         usage: usage_of(answer.usage.as_ref()),
     })
+}
+
+/// Whether a content type is one of the JSON family.
+fn names_json(content_type: &str) -> bool {
+    content_type.as_bytes().windows(4).any(|word| word.eq_ignore_ascii_case(b"json"))
 }
 
 /// Whether a JSON body is an error in place of an answer: `error`, a `base_resp` that says so, or `errors` and nothing else that could be used.

@@ -456,20 +456,28 @@ fn effort(word: &str) -> Effort {
 /// A request body in up to three pieces that share the client's bytes. Cloning is cheap: every attempt sends its own clone.
 #[derive(Clone, Debug, Default)]
 pub struct RequestBody {
-    pieces: [Bytes; 3],
+    first: Bytes,
+    rest: Option<Box<[Bytes; 2]>>,
 }
 
 impl RequestBody {
     /// The pieces in order; some may be empty.
     #[must_use]
     pub fn into_pieces(self) -> [Bytes; 3] {
-        self.pieces
+        let [second, third] = self.rest.map(|rest| *rest).unwrap_or_default();
+        [self.first, second, third]
+    }
+
+    /// The next piece that is not empty.
+    pub fn next_piece(&mut self) -> Option<Bytes> {
+        let pieces = std::iter::once(&mut self.first).chain(self.rest.iter_mut().flat_map(|rest| rest.iter_mut()));
+        pieces.map(std::mem::take).find(|piece| !piece.is_empty())
     }
 
     /// Bytes of all pieces together.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.pieces.iter().map(Bytes::len).sum()
+        self.first.len() + self.rest.iter().flat_map(|rest| rest.iter()).map(Bytes::len).sum::<usize>()
     }
 
     /// True without a single byte.
@@ -481,9 +489,12 @@ impl RequestBody {
 
 impl From<Bytes> for RequestBody {
     fn from(whole: Bytes) -> Self {
-        Self { pieces: [whole, Bytes::new(), Bytes::new()] }
+        Self { first: whole, rest: None }
     }
 }
+
+/// A body up to this length is copied into one piece with its new model: that costs less than three pieces on their way to the socket.
+const SMALL: usize = 8 * 1024;
 
 /// The body with `model` in place of the client's model; every other byte is the client's own.
 #[must_use]
@@ -493,7 +504,11 @@ pub fn splice_model(body: &Bytes, head: &RequestHead, model: &str) -> RequestBod
         return RequestBody::from(body.clone());
     }
     let literal = serde_json::Value::from(model).to_string();
-    RequestBody { pieces: [body.slice(..range.start), Bytes::from(literal), body.slice(range.end..)] }
+    if body.len() <= SMALL {
+        let parts = [body.get(..range.start), Some(literal.as_bytes()), body.get(range.end..)];
+        return RequestBody::from(Bytes::from(parts.map(Option::unwrap_or_default).concat()));
+    }
+    RequestBody { first: body.slice(..range.start), rest: Some(Box::new([Bytes::from(literal), body.slice(range.end..)])) }
 }
 
 #[cfg(test)]

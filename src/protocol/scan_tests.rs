@@ -114,6 +114,20 @@ fn escapes_in_keys_are_decoded() {
 }
 
 #[test]
+fn a_large_body_keeps_its_bytes_in_place() {
+    let text = format!(r#"{{"model":"a","input":"{}"}}"#, "x".repeat(super::SMALL));
+    let body = Bytes::from(text.clone());
+    let head = scan_request(&body).expect("valid");
+    let pieces = splice_model(&body, &head, "b").into_pieces();
+    assert_eq!(pieces.concat(), text.replace(r#""a""#, r#""b""#).as_bytes());
+    assert!(body.as_ptr_range().contains(&pieces[2].as_ptr()), "what follows the model is not copied");
+    let mut one_by_one = splice_model(&body, &head, "b");
+    let taken: Vec<Bytes> = std::iter::from_fn(|| one_by_one.next_piece()).collect();
+    assert_eq!((taken.len(), taken.concat()), (3, pieces.concat()));
+    assert!(one_by_one.is_empty());
+}
+
+#[test]
 fn a_nested_model_is_not_the_model() {
     let body = Bytes::from_static(br#"{"metadata":{"model":"inner","stream":true},"model":"outer"}"#);
     let head = scan_request(&body).expect("valid");

@@ -26,7 +26,7 @@ mod wait;
 
 pub use accounts::Accounts;
 pub use answers::*;
-pub use attempts::{Dispatch, Failure, Hop, Step, TOTAL_CEILING_MS, Walk};
+pub use attempts::{Dispatch, Entered, Failure, Hop, Step, TOTAL_CEILING_MS, Walk};
 pub use expand::too_deep;
 pub use live::{AllWell, Exclusion, ExclusionReason, Live, Load};
 pub use plan::{Plan, Planned};

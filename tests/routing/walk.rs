@@ -405,9 +405,14 @@ fn concurrent_requests_see_each_other() {
         let (second, two) = start(&mut rng);
         assert_ne!(one, two);
         drop((first, second));
-        // Both ended: the next pair is free again.
-        let (third, _) = start(&mut rng);
+        // Both ended: the next pair is free again. An answer that lasts counts on without its walk.
+        let (mut third, three) = start(&mut rng);
+        third.succeeded(1, START);
+        let answer = third.entered().expect("the strategy counts it");
         drop(third);
+        let (fourth, four) = start(&mut rng);
+        assert_ne!(three, four);
+        drop((answer, fourth));
     }
 }
 

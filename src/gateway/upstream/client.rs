@@ -22,9 +22,6 @@ use crate::gateway::admission::Buffers;
 use crate::protocol::scan::RequestBody;
 use crate::protocol::{Dialect, Endpoint};
 
-/// Most headers of an answer.
-const MAX_HEADERS: usize = 128;
-
 /// What is sent.
 #[derive(Clone, Debug)]
 pub struct Call<'a> {
@@ -193,7 +190,8 @@ enum Failure {
 
 async fn open(origin: &Origin) -> Result<Conn, SendError> {
     let (socket, received) = connect(origin).await?;
-    let handshake = http1::Builder::new().max_headers(MAX_HEADERS).handshake(TokioIo::new(socket)).await;
+    // An answer may have 100 headers; any other number than this default would cost memory for each answer.
+    let handshake = http1::handshake(TokioIo::new(socket)).await;
     let (sender, driver) = handshake.map_err(|e| SendError::new(TransportError::Reset, format!("starting HTTP with {origin}: {e}")))?;
     Ok(Conn::new(sender, driver, received))
 }

@@ -48,6 +48,9 @@ pub(super) fn up(client: &HeaderMap, forward: &[HeaderName], fixed: &HeaderMap, 
     out
 }
 
+/// Headers that the gateway adds to an answer: with room for them a map is not copied to grow.
+const OURS: usize = 6;
+
 /// The headers of a provider's answer that a client may see. `content-length` is left out: the body's own length says it.
 #[must_use]
 pub fn down(provider: &HeaderMap) -> HeaderMap {
@@ -58,7 +61,7 @@ pub fn down(provider: &HeaderMap) -> HeaderMap {
         .flat_map(|v| v.split(','))
         .filter_map(|name| name.trim().parse().ok())
         .collect();
-    let mut out = HeaderMap::with_capacity(provider.len());
+    let mut out = HeaderMap::with_capacity(provider.len() + OURS);
     for (name, value) in provider {
         if !hidden(name) && !named.contains(name) {
             out.append(name, value.clone());

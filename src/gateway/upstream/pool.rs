@@ -32,16 +32,16 @@ impl Default for PoolLimits {
     }
 }
 
-/// A request body on its way out: the pieces that are left.
+/// A request body on its way out: the pieces that are left. Small, because every connection has a queue with room for 32 of them.
 pub(super) struct Payload {
-    pieces: std::array::IntoIter<Bytes, 3>,
+    body: RequestBody,
     left: u64,
 }
 
 impl From<RequestBody> for Payload {
     fn from(body: RequestBody) -> Self {
         let left = body.len() as u64;
-        Self { pieces: body.into_pieces().into_iter(), left }
+        Self { body, left }
     }
 }
 
@@ -50,7 +50,7 @@ impl Body for Payload {
     type Error = Infallible;
 
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let piece = self.pieces.find(|p| !p.is_empty());
+        let piece = self.body.next_piece();
         self.left = self.left.saturating_sub(piece.as_ref().map_or(0, |p| p.len() as u64));
         Poll::Ready(piece.map(|p| Ok(Frame::data(p))))
     }

@@ -11,6 +11,7 @@
 //! } }
 //! ```
 
+mod entered;
 mod finish;
 mod hedge;
 mod local;
@@ -18,6 +19,7 @@ mod moves;
 
 use std::sync::Arc;
 
+pub use entered::Entered;
 pub(super) use finish::excluded_entry;
 use hedge::Aside;
 use local::Slotless;

@@ -11,6 +11,7 @@ use super::super::random::Random;
 use super::super::resolve::Part;
 use super::super::strategies::{Event, EventKind};
 use super::super::topology::{ConnectionNode, Leaf, Router, UnitKind};
+use super::entered::Entry;
 use super::finish::excluded_entry;
 use super::{Current, Dispatch, Frame, Hop, MAX_ATTEMPTS, MAX_SEEN, Root, Running, Step, Visit, Walk, Why};
 use crate::api::time::EpochMs;
@@ -307,7 +308,7 @@ impl Walk {
     /// The combo at the end of the frames is done.
     fn leave_frame(&mut self, now: EpochMs) {
         let Some(frame) = self.frames.pop() else { return };
-        release(&self.router, &frame, now);
+        Entry::of(&frame).for_each(|entry| entry.leave(&self.router, now));
     }
 
     pub(super) fn leave_everything(&mut self, now: EpochMs) {
@@ -347,15 +348,5 @@ impl Walk {
 fn tell(router: &Router, frame: &Frame, unit: usize, key: u64, kind: EventKind, now: EpochMs) {
     if let Some(node) = router.combos.get(frame.combo) {
         node.strategy.observe(&Event { unit, key, first: frame.first == Some((unit, key)), now, kind });
-    }
-}
-
-/// Gives back what a combo's strategy still counts for this request.
-fn release(router: &Router, frame: &Frame, now: EpochMs) {
-    if let Some(current) = &frame.current {
-        tell(router, frame, current.unit, current.key, EventKind::Left, now);
-    }
-    if let Some((unit, key)) = frame.first.filter(|_| frame.reserved) {
-        tell(router, frame, unit, key, EventKind::Left, now);
     }
 }
