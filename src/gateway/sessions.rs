@@ -1,6 +1,6 @@
 //! Which connection a session or a conversation belongs to (routing spec 9.5, decisions 4.10 and 9.12).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,6 +19,8 @@ const RESPONSE_TTL_MS: u64 = 30 * 86_400_000;
 /// Bindings of each kind; the one that ends first is forgotten for a new one.
 const MAX_BINDINGS: usize = 16_384;
 const SHARDS: usize = 16;
+/// Changes that wait to be told to other replicas: room for all bindings twice over. Beyond it the oldest are dropped.
+const MAX_NEWS: usize = 4 * MAX_BINDINGS;
 
 /// What a binding is found by: a digest, so that neither keys nor session names are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -189,7 +191,7 @@ pub struct Sessions {
     handoffs: Handoffs,
     version: AtomicU64,
     /// What other replicas do not know yet; `None` while there is nobody to tell.
-    news: Mutex<Option<Vec<News>>>,
+    news: Mutex<Option<VecDeque<News>>>,
 }
 
 /// What is stored.
@@ -257,7 +259,7 @@ impl Sessions {
     pub fn share(&self, share: bool) {
         let mut news = self.news.lock().unwrap_or_else(PoisonError::into_inner);
         match (share, news.is_some()) {
-            (true, false) => *news = Some(Vec::new()),
+            (true, false) => *news = Some(VecDeque::new()),
             (false, true) => *news = None,
             _ => {}
         }
@@ -265,15 +267,12 @@ impl Sessions {
 
     /// What was noted since the last call.
     pub fn news(&self) -> Vec<News> {
-        self.news.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map(std::mem::take).unwrap_or_default()
+        self.news.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map(std::mem::take).unwrap_or_default().into()
     }
 
     /// What could not be told: it comes before everything that was noted since.
     pub fn not_told(&self, untold: &[News]) {
-        if let Some(news) = self.news.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-            drop(news.splice(0..0, untold.iter().cloned()));
-            news.truncate(MAX_BINDINGS);
-        }
+        self.tell_before(untold.iter().cloned());
     }
 
     /// Notes again what is bound here, where it is `missing`: nobody else may know of it.
@@ -282,10 +281,16 @@ impl Sessions {
         let all = all.into_iter().flat_map(|(binds, table)| {
             table.export(now).into_iter().map(move |Saved { key, connection, until }| News { binds, key, connection, until })
         });
-        let all: Vec<News> = all.filter(missing).collect();
+        // What was noted meanwhile is newer.
+        self.tell_before(all.filter(missing));
+    }
+
+    fn tell_before(&self, older: impl Iterator<Item = News>) {
+        let mut older: VecDeque<News> = older.collect();
         if let Some(news) = self.news.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-            // What was noted meanwhile is newer. The tables bound what there is.
-            drop(news.splice(0..0, all));
+            older.append(news);
+            drop(older.drain(..older.len().saturating_sub(MAX_NEWS)));
+            *news = older;
         }
     }
 
@@ -309,8 +314,11 @@ impl Sessions {
     }
 
     fn tell(&self, binds: Binds, key: &Key, connection: &str, until: EpochMs) {
-        if let Some(news) = self.news.lock().unwrap_or_else(PoisonError::into_inner).as_mut().filter(|news| news.len() < MAX_BINDINGS) {
-            news.push(News { binds, key: hex(&key.0), connection: connection.to_owned(), until: until.0 });
+        if let Some(news) = self.news.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            if news.len() >= MAX_NEWS {
+                news.pop_front();
+            }
+            news.push_back(News { binds, key: hex(&key.0), connection: connection.to_owned(), until: until.0 });
         }
     }
 
@@ -448,6 +456,21 @@ mod tests {
         assert_eq!(told, [(Binds::Session, "a".to_owned()), (Binds::Answer, "b".to_owned())]);
         sessions.tell_again(|_| true, NOW.plus(100));
         assert_eq!(sessions.news().len(), 1, "what is over is not told");
+    }
+
+    #[test]
+    fn what_waits_to_be_told_is_bounded_and_the_newest_stays() {
+        let (sessions, key) = (Sessions::default(), response_key("k", "s"));
+        sessions.share(true);
+        let note = |connection: String| sessions.pin(key, &connection.into(), 100, NOW);
+        (0..=MAX_NEWS).for_each(|n| note(n.to_string()));
+        let ends = |news: &[News]| [news.first(), news.last()].map(|news| news.map(|news| news.connection.clone()).unwrap());
+        let noted = sessions.news();
+        assert_eq!((noted.len(), ends(&noted)), (MAX_NEWS, ["1".to_owned(), MAX_NEWS.to_string()]));
+        note("newest".to_owned());
+        sessions.not_told(&noted);
+        let noted = sessions.news();
+        assert_eq!((noted.len(), ends(&noted)), (MAX_NEWS, ["2".to_owned(), "newest".to_owned()]));
     }
 
     #[test]

@@ -317,6 +317,26 @@ async fn a_store_that_was_restored_from_an_older_copy_counts_all_the_same() {
 }
 
 #[tokio::test]
+async fn a_store_that_was_restored_hears_of_the_bindings_since() {
+    let Some(redis) = Redis::start().await else { return };
+    let vendor = Vendor::start().await;
+    let served = start(setup(&vendor, &redis)).await;
+    let store = redis::Client::open(redis.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let [bindings, replicas] = ["bindings", "replicas"].map(|name| format!("omniroute:{{test}}:{name}"));
+    let all = async |key: &str| -> Vec<String> { redis::cmd("HGETALL").arg(key).query_async(&mut store.clone()).await.unwrap() };
+    until("the store knows the gateway", async || all(&replicas).await.len() == 2).await;
+    let copy = all(&replicas).await;
+    served.gateway.sessions().remember_response(response_key("client", "resp_1"), &"b".into(), clock::now());
+    assert_eq!(served.chat("assistant").await.status, 200);
+    until("the binding is stored", async || !all(&bindings).await.is_empty()).await;
+    let mut restore = redis::pipe();
+    restore.atomic().cmd("CLIENT").arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]).cmd("CLIENT").arg(&["KILL", "TYPE", "pubsub"]);
+    restore.cmd("DEL").arg(&bindings).cmd("HSET").arg(&replicas).arg(copy);
+    let _: redis::Value = restore.query_async(&mut store.clone()).await.unwrap();
+    until("the binding is stored again", async || !all(&bindings).await.is_empty()).await;
+}
+
+#[tokio::test]
 async fn sessions_and_answers_lead_to_the_same_connection_everywhere() {
     let Some(redis) = Redis::start().await else { return };
     let vendor = Vendor::start().await;

@@ -40,6 +40,8 @@ pub(super) struct Shared {
     lease_turn: tokio::sync::Mutex<()>,
     /// Which version of the shared leases is known here.
     lease_version: Mutex<Option<Version>>,
+    /// What a store that knows all that this process has told has beside its name.
+    stamp: Mutex<Option<String>>,
 }
 
 /// A way to the store.

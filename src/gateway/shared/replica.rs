@@ -13,7 +13,7 @@ use super::{Session, SharedError};
 use crate::api::time::EpochMs;
 use crate::gateway::config::Loaded;
 use crate::gateway::sessions::{Binds, News};
-use crate::gateway::{Gateway, clock, leases};
+use crate::gateway::{Gateway, clock, leases, lock};
 use crate::resilience::Checkpoint;
 use crate::snapshot::StateStore;
 
@@ -65,6 +65,8 @@ struct Replica<'a> {
     me: &'a str,
     /// What was published last, and when.
     told: Option<(Checkpoint, Instant)>,
+    /// What stands beside its name since: until when the document is good, and its version.
+    stamp: Option<String>,
     /// What the others have published, by name, with its version.
     heard: HashMap<String, (String, Checkpoint)>,
     /// The configuration against which leases were checked.
@@ -100,13 +102,13 @@ async fn share(gateway: &Arc<Gateway>, store: &Arc<StateStore>, me: &str) -> Res
         Ok::<_, SharedError>(messages.into_on_message())
     };
     let mut messages = timeout(ANSWER, messages).await.map_err(|_| SharedError::Silent(ANSWER))??;
-    let mut replica = Replica { gateway, session: session.clone(), me, told: None, heard: HashMap::new(), checked: None };
+    let mut replica = Replica { gateway, session: session.clone(), me, told: None, stamp: None, heard: HashMap::new(), checked: None };
     let known = replica.is_known().await?;
     // First what the others know, then the door is open.
     replica.hear().await?;
     let stored = replica.read_bindings().await?;
     if !known {
-        // A store that does not know this process knows nothing that was told before.
+        // A store that does not know this process, or was restored from an older copy, may know nothing that was told before.
         gateway.sessions().tell_again(|news| stored.get(&field(news)).is_none_or(|until| *until < news.until), clock::now());
     }
     session.join_leases(gateway).await?;
@@ -151,22 +153,26 @@ impl Replica<'_> {
         if json.len() > MAX_DOCUMENT {
             tracing::error!(bytes = json.len(), "too much is known to be shared: the other replicas keep to what they know");
         } else {
-            let version = crate::snapshot::hex(&rand::random::<[u8; 8]>());
+            let stamp = format!("{} {}", now.0 + KEPT_MS, unique());
             let mut pipe = redis::pipe();
             pipe.atomic();
             pipe.cmd("SET").arg(self.document(self.me)).arg(json).arg("PX").arg(KEPT_MS).ignore();
-            pipe.cmd("HSET").arg(self.session.key("replicas")).arg(self.me).arg(format!("{} {version}", now.0 + KEPT_MS)).ignore();
+            pipe.cmd("HSET").arg(self.session.key("replicas")).arg(self.me).arg(&stamp).ignore();
             pipe.cmd("PEXPIRE").arg(self.session.key("replicas")).arg(KEPT_MS).ignore();
             pipe.cmd("PUBLISH").arg(self.session.key("messages")).arg(self.message(What::Ledger)?).ignore();
             let () = pipe.query_async(&mut self.session.connection).await?;
+            *lock(&self.gateway.shared.stamp) = Some(stamp.clone());
+            self.stamp = Some(stamp);
         }
         self.told = Some((document, Instant::now()));
         Ok(())
     }
 
-    /// Whether the store has heard of this process lately.
+    /// Whether the store has what this process has told last, and so all of it.
     async fn is_known(&mut self) -> Result<bool, SharedError> {
-        Ok(redis::cmd("HEXISTS").arg(self.session.key("replicas")).arg(self.me).query_async(&mut self.session.connection).await?)
+        let asked = redis::cmd("HGET").arg(self.session.key("replicas")).arg(self.me).to_owned();
+        let stamp: Option<String> = asked.query_async(&mut self.session.connection).await?;
+        Ok(stamp.is_some() && stamp == *lock(&self.gateway.shared.stamp))
     }
 
     /// Takes over what the others have published. What was heard before is taken over again: it may matter more now than it did then.
@@ -177,7 +183,8 @@ impl Replica<'_> {
         let mut gone = Vec::new();
         let me = self.me;
         for (name, stamp) in replicas.iter().filter(|(name, _)| *name != me) {
-            let (ends, version) = stamp.split_once(' ').unwrap_or_default();
+            let mut words = stamp.split(' ');
+            let (ends, version) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
             if ends.parse::<i64>().map_or(true, |ends| ends <= now.0) {
                 gone.push(name.clone());
                 continue;
@@ -248,11 +255,17 @@ impl Replica<'_> {
                 };
             }
             pipe.cmd("PUBLISH").arg(self.session.key("messages")).arg(self.message(What::Bindings(news.to_vec()))?).ignore();
+            // A copy of the store from before this must not pass for one that has it.
+            let stamp = self.stamp.as_ref().map(|stamp| format!("{stamp} {}", unique()));
+            if let Some(stamp) = &stamp {
+                pipe.cmd("HSET").arg(self.session.key("replicas")).arg(self.me).arg(stamp).ignore();
+            }
             let answer: redis::RedisResult<()> = pipe.query_async(&mut self.session.connection).await;
             if let Err(error) = answer {
                 self.gateway.sessions().not_told(all.get(told * MAX_NEWS..).unwrap_or_default());
                 return Err(error.into());
             }
+            *lock(&self.gateway.shared.stamp) = stamp;
         }
         Ok(())
     }
@@ -308,6 +321,11 @@ impl Replica<'_> {
     fn message(&self, what: What) -> Result<Vec<u8>, SharedError> {
         Ok(serde_json::to_vec(&Message { from: self.me.to_owned(), what })?)
     }
+}
+
+/// A name that nobody else has.
+fn unique() -> String {
+    crate::snapshot::hex(&rand::random::<[u8; 8]>())
 }
 
 /// The field of a binding: its kind and its key.
