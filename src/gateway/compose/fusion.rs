@@ -78,15 +78,17 @@ pub(super) async fn answer(composed: &Composed) -> Result<Answered, Box<Refusal>
         return Ok(composed.first(composed.unchanged()).await);
     }
     let judge = judge(composed, &options)?;
-    let own = composed.conversation()?;
-    if own.conversation.offers_tools() {
+    let Own { conversation, held } = composed.conversation()?;
+    if conversation.offers_tools() {
         // Several models cannot call the client's tools at once.
         return Ok(match judge {
             Some(judge) => composed.call(last_call(composed, judge, composed.unchanged())).await,
             None => composed.first(composed.unchanged()).await,
         });
     }
-    let question = composed.question(&own.conversation.clone().for_reading())?;
+    let question = composed.question(&conversation.for_reading())?;
+    // The panel may take minutes: what it is not asked with is read again afterwards.
+    drop(held);
     let panel = match convene(composed, &options, &question).await {
         Ok(panel) => panel,
         Err(answered) => return Ok(answered),
@@ -95,7 +97,7 @@ pub(super) async fn answer(composed: &Composed) -> Result<Answered, Box<Refusal>
     if panel.voices.is_empty() {
         return Ok(nobody(composed, panel));
     }
-    conclude(composed, panel.voices, judge, own).await
+    conclude(composed, panel.voices, judge).await
 }
 
 /// The model that the combo names as judge.
@@ -185,12 +187,8 @@ async fn ask(composed: &Composed, options: &Fusion, question: &Question) -> Pane
 }
 
 /// The answer from what the panel said.
-async fn conclude(
-    composed: &Composed,
-    mut voices: Vec<(usize, Voice)>,
-    judge: Option<Part>,
-    Own { conversation, held }: Own,
-) -> Result<Answered, Box<Refusal>> {
+async fn conclude(composed: &Composed, mut voices: Vec<(usize, Voice)>, judge: Option<Part>) -> Result<Answered, Box<Refusal>> {
+    let Own { conversation, held } = composed.conversation()?;
     let first = voices.first().map_or(0, |(entry, _)| *entry);
     if voices.len() == 1
         && judge.is_none()
