@@ -163,7 +163,8 @@ impl Running<'_> {
     }
 
     fn stream_failed(&self, permit: Permit, status: StatusCode, given: &HeaderMap, failure: StreamFailure) -> Outcome {
-        let kept = failure.whole.and_then(|whole| {
+        // Only for whom it is kept its pieces are joined.
+        let kept = failure.whole.filter(|_| self.context.shared.single_call).and_then(|whole| {
             let mut shown = headers::down(given);
             if whole.decoded {
                 shown.remove(CONTENT_ENCODING);

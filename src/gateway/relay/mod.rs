@@ -134,11 +134,12 @@ pub struct StreamFailure {
     pub body: Bytes,
     /// What happened, for people.
     pub message: String,
-    /// What the provider had answered, where it has ended its answer itself: for clients that want it as it is.
+    /// What the provider had answered until it ended its answer itself, by its end or by an error frame; what comes after an error frame is
+    /// not waited for. For clients that want the answer as it is.
     pub whole: Option<Whole>,
 }
 
-/// A whole answer that is no stream to go on with.
+/// An answer up to its end or its error frame: no stream to go on with.
 #[derive(Debug)]
 pub struct Whole {
     frames: VecDeque<Bytes>,

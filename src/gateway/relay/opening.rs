@@ -47,7 +47,7 @@ impl Held {
         fits
     }
 
-    /// All of it, when nothing comes after it.
+    /// All of it, when nothing that comes after it matters.
     fn whole(self, decoded: bool) -> Whole {
         Whole { frames: self.frames, room: self.room, decoded }
     }
