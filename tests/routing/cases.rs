@@ -75,11 +75,11 @@ const ELSEWHERE: &[(&[&str], &[&str])] = &[
     (&["a_broken_stream_ends_with_the_error_frame_of_its_dialect"], &["RC-312"]),
     (&["reasoning_without_content_runs_into_the_content_stall"], &["RC-313", "RC-314"]),
     (&["larger_requests_get_more_time"], &["RC-318"]),
+    (&["answers_that_are_none_fail"], &["RC-180"]),
 ];
 
 /// Not part of the product, or decided otherwise.
 const DEPARTS: &[(&str, &[&str])] = &[
-    ("reasoning alone is an answer, whatever stands beside it", &["RC-180"]),
     (
         "limits are learned from headers (src/gateway/learned.rs), not from the words of a 429",
         &["RC-263", "RC-265", "RC-266", "RC-267", "RC-268", "RC-269"],
