@@ -1,8 +1,5 @@
 //! Reading a request's body: bounded in size, in time and in what all requests hold together.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
-use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -13,6 +10,7 @@ use hyper::body::Incoming;
 
 use super::admission::{Buffered, Buffers};
 use super::answer::Refusal;
+use super::clock;
 use super::sniff::Unfinished;
 
 /// Longest pause between two pieces of a body.
@@ -86,22 +84,13 @@ pub async fn read(mut body: Incoming, limit: u64, buffers: &Buffers, unfinished:
         return Err(full());
     };
     let mut reading = Reading { limit, buffers, buffered, stated: stated.is_some(), first: None, rest: BytesMut::new() };
-    match within(WHOLE_TIME, reading.run(&mut body)).await.unwrap_or_else(|_| Err(too_slow())) {
+    match clock::within(WHOLE_TIME, reading.run(&mut body)).await.unwrap_or_else(|_| Err(too_slow())) {
         Ok(bytes) => Ok(Held { bytes, buffered: reading.buffered }),
         Err(refusal) => {
             linger(body, unfinished.clone());
             Err(refusal)
         }
     }
-}
-
-/// A timeout that costs nothing when the future is ready at once: most bodies come in the same packet as their head.
-async fn within<F: Future>(limit: Duration, future: F) -> Result<F::Output, tokio::time::error::Elapsed> {
-    let mut future = pin!(future);
-    if let Poll::Ready(output) = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await {
-        return Ok(output);
-    }
-    tokio::time::timeout(limit, future).await
 }
 
 struct Reading<'a> {
@@ -117,7 +106,7 @@ struct Reading<'a> {
 impl Reading<'_> {
     async fn run(&mut self, body: &mut Incoming) -> Result<Bytes, Refusal> {
         loop {
-            let frame = within(PIECE_TIME, body.frame()).await.map_err(|_| too_slow())?;
+            let frame = clock::within(PIECE_TIME, body.frame()).await.map_err(|_| too_slow())?;
             match frame {
                 None => break,
                 Some(Ok(frame)) => {

@@ -16,6 +16,7 @@ use hyper::body::Incoming;
 use super::pool::{Conn, Pool};
 use crate::classify::TransportError;
 use crate::gateway::admission::{Buffered, Buffers};
+use crate::gateway::clock;
 
 /// A body that did not come to its end.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
@@ -132,22 +133,15 @@ where
     B: Body<Data = Bytes, Error = BodyError> + Unpin,
 {
     let mut read = Gathered::default();
-    let timer = tokio::time::sleep(idle);
-    tokio::pin!(timer);
     loop {
-        let frame = tokio::select! {
-            biased;
-            frame = body.frame() => frame,
-            () = &mut timer => {
-                let message = format!("reading the answer: silent for {} ms", idle.as_millis());
-                return Err(BodyError { transport: TransportError::Timeout, message });
-            }
-        };
+        let frame = clock::within(idle, body.frame()).await.map_err(|_| {
+            let message = format!("reading the answer: silent for {} ms", idle.as_millis());
+            BodyError { transport: TransportError::Timeout, message }
+        })?;
         let Some(frame) = frame else {
             return Ok(Collected::Whole { room: read.room.take(), bytes: read.into_bytes() });
         };
         let Ok(data) = frame?.into_data() else { continue };
-        timer.as_mut().reset(tokio::time::Instant::now() + idle);
         let stated = body.size_hint().exact().unwrap_or(0);
         if !read.push(data, limit, stated, buffers) {
             return Ok(Collected::TooLarge { room: read.room.take(), prefix: read.into_bytes(), rest: body });

@@ -26,8 +26,8 @@ const ANTHROPIC_VERSION: (HeaderName, HeaderValue) = (HeaderName::from_static("a
 /// The headers of a request to a provider, without `host` and the credential.
 pub(super) fn up(client: &HeaderMap, forward: &[HeaderName], fixed: &HeaderMap, messages: bool) -> HeaderMap {
     let mut out = HeaderMap::with_capacity(12);
-    for name in UP.iter().chain(forward) {
-        for value in client.get_all(name) {
+    for (name, value) in client {
+        if UP.contains(name) || forward.contains(name) {
             out.append(name, value.clone());
         }
     }
