@@ -60,6 +60,8 @@ pub struct Leadership {
     start: Instant,
     /// Milliseconds after `start` until which writes may begin; 0 = not the leader.
     deadline: Arc<AtomicU64>,
+    /// Times that this replica began to lead.
+    terms: Arc<AtomicU64>,
     leading: watch::Sender<bool>,
     write_limit: Duration,
 }
@@ -71,6 +73,7 @@ impl Leadership {
         Self {
             start: Instant::now(),
             deadline: Arc::new(AtomicU64::new(0)),
+            terms: Arc::default(),
             leading: watch::Sender::new(false),
             write_limit: timing.write_limit(),
         }
@@ -97,6 +100,12 @@ impl Leadership {
         *self.leading.borrow()
     }
 
+    /// Which of this replica's times as the leader it is, or was last.
+    #[must_use]
+    pub fn term(&self) -> u64 {
+        self.terms.load(Ordering::Acquire)
+    }
+
     /// As [`Self::may_write`], as an error that says what was not written.
     ///
     /// # Errors
@@ -121,12 +130,15 @@ impl Leadership {
         u64::try_from(at.saturating_duration_since(self.start).as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn lead_until(&self, until: Instant) {
+    pub(super) fn lead_until(&self, until: Instant) {
+        if !self.leads() {
+            self.terms.fetch_add(1, Ordering::AcqRel);
+        }
         self.deadline.store(self.millis(until), Ordering::Release);
         self.leading.send_if_modified(|leading| !std::mem::replace(leading, true));
     }
 
-    fn stop(&self) {
+    pub(super) fn stop(&self) {
         self.deadline.store(0, Ordering::Release);
         self.leading.send_if_modified(|leading| std::mem::replace(leading, false));
     }

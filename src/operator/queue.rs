@@ -137,6 +137,7 @@ pub struct Queue {
     transitions: Bucket,
     repeats: Bucket,
     sequence: u64,
+    term: u64,
 }
 
 fn version(text: &str) -> u64 {
@@ -155,6 +156,7 @@ impl Queue {
             transitions: Bucket::new(200.0, 5.0, now),
             repeats: Bucket::new(10.0, 2.0, now),
             sequence: 0,
+            term: 0,
         }
     }
 
@@ -254,6 +256,19 @@ impl Queue {
         self.cancel(key);
         self.history.remove(key);
         self.held.remove(key);
+    }
+
+    /// The term of leadership whose statuses wait.
+    #[must_use]
+    pub fn term(&self) -> u64 {
+        self.term
+    }
+
+    /// The term is this one: another replica may have written between it and the last one.
+    pub fn enter(&mut self, term: u64) {
+        if std::mem::replace(&mut self.term, term) != term {
+            self.clear();
+        }
     }
 
     /// Another replica writes from now on; what we knew about written versions is worthless.

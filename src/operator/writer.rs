@@ -95,12 +95,15 @@ impl Writer {
                 () = stop.cancelled() => break,
                 permit = permits.clone().acquire_owned() => match permit { Ok(permit) => permit, Err(_) => break },
             };
-            let next = self.shared.queue().take(Instant::now());
+            let (term, next) = {
+                let mut queue = self.shared.queue();
+                (queue.term(), queue.take(Instant::now()))
+            };
             let pause = match next {
                 Next::Write(write, class) => {
                     let shared = self.shared.clone();
                     running.spawn(async move {
-                        shared.write(*write, class).await;
+                        shared.write(*write, class, term).await;
                         drop(permit);
                     });
                     continue;
@@ -108,7 +111,7 @@ impl Writer {
                 Next::Reread(write, class) => {
                     let shared = self.shared.clone();
                     running.spawn(async move {
-                        shared.reread(*write, class).await;
+                        shared.reread(*write, class, term).await;
                         drop(permit);
                     });
                     continue;
@@ -130,29 +133,40 @@ impl Writer {
 }
 
 impl Shared {
+    /// The queue of this term.
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.enter(self.leadership.term());
+        queue
     }
 
-    async fn write(&self, mut write: StatusWrite, class: Class) {
+    /// The queue for a write that was taken from it in this term; `None` when the term is over: another replica may have said something newer since.
+    fn queue_of(&self, term: u64) -> Option<MutexGuard<'_, Queue>> {
+        let queue = self.queue();
+        (queue.term() == term && self.leadership.leads()).then_some(queue)
+    }
+
+    async fn write(&self, mut write: StatusWrite, class: Class, term: u64) {
         let kind = write.key.kind.name();
         match self.patch(&write).await {
             Ok(resource_version) => {
                 std::mem::take(&mut write.notices).into_iter().for_each(|notice| self.events.tell(notice));
                 self.metrics.status_write(kind, "Written");
                 tracing::debug!(object = %write.key, ?class, "status written");
-                self.queue().written(write, &resource_version, Instant::now());
+                if let Some(mut queue) = self.queue_of(term) {
+                    queue.written(write, &resource_version, Instant::now());
+                }
             }
             Err(error) => {
                 self.metrics.status_write(kind, error.reason());
-                self.failed(write, class, &error);
+                self.failed(write, class, term, &error);
             }
         }
         self.wake.notify_one();
     }
 
     /// Writes on top of what the API server has now, if that is still what the status is about. Otherwise the watch will bring it.
-    async fn reread(&self, mut write: StatusWrite, class: Class) {
+    async fn reread(&self, mut write: StatusWrite, class: Class, term: u64) {
         let key = &write.key;
         let doing = || format!("reading {key}");
         // As the watches do it: no right beyond theirs is needed.
@@ -162,35 +176,42 @@ impl Shared {
             Ok(found) => match found.items.into_iter().next().map(|o| o.metadata) {
                 Some(meta) if meta.generation == write.status.get("observedGeneration").and_then(serde_json::Value::as_i64) => {
                     write.resource_version = meta.resource_version.unwrap_or_default();
-                    return self.write(write, class).await;
+                    return self.write(write, class, term).await;
                 }
-                Some(_) => self.queue().refused(write, class, Instant::now()),
+                Some(_) => {
+                    if let Some(mut queue) = self.queue_of(term) {
+                        queue.refused(write, class, Instant::now());
+                    }
+                }
                 None => self.queue().forget(key),
             },
-            Err(error) => self.failed(write, class, &error),
+            Err(error) => self.failed(write, class, term, &error),
         }
         self.wake.notify_one();
     }
 
-    fn failed(&self, write: StatusWrite, class: Class, error: &Error) {
+    fn failed(&self, write: StatusWrite, class: Class, term: u64, error: &Error) {
         if error.status().is_some_and(kube::core::Status::is_not_found) {
             self.queue().forget(&write.key);
             return;
         }
+        let Some(mut queue) = self.queue_of(term) else { return };
         match error.retry() {
             // The object changed meanwhile: what we wanted to write may be wrong by now.
             Retry::Soon => {
-                (self.on_stale)(&write.key.namespace);
-                self.queue().refused(write, class, Instant::now());
+                let namespace = write.key.namespace.clone();
+                queue.refused(write, class, Instant::now());
+                drop(queue);
+                (self.on_stale)(&namespace);
             }
-            // Only the renewal of the lease is late: who ceases to lead clears the queue.
+            // Only the renewal of the lease is late.
             Retry::OnChange if matches!(error, Error::NotLeader { .. }) => {
-                self.queue().put_back(write, class, Instant::now() + Duration::from_secs(1));
+                queue.put_back(write, class, Instant::now() + Duration::from_secs(1));
             }
             Retry::OnChange => {}
             Retry::Backoff => {
                 tracing::warn!(object = %write.key, %error, "status could not be written, trying again");
-                self.queue().put_back(write, class, Instant::now() + Duration::from_secs(2));
+                queue.put_back(write, class, Instant::now() + Duration::from_secs(2));
             }
         }
     }
@@ -210,5 +231,63 @@ impl Shared {
         let patch = Patch::Apply(body);
         let written = call(doing, self.leadership.write_limit(), objects.patch_status(&key.name, &params, &patch)).await?;
         Ok(written.metadata.resource_version.unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, Response, StatusCode};
+    use kube::client::Body;
+    use tokio::sync::{mpsc, oneshot};
+
+    use super::*;
+    use crate::operator::leader::Timing;
+    use crate::operator::object::ObjectKind;
+
+    /// Requests as they come, each to be answered by the test.
+    type Requests = mpsc::UnboundedReceiver<oneshot::Sender<StatusCode>>;
+
+    fn server() -> (Client, Requests) {
+        let (asked, requests) = mpsc::unbounded_channel();
+        let server = tower::service_fn(move |_: Request<Body>| {
+            let (answer, status) = oneshot::channel();
+            asked.send(answer).unwrap();
+            async move { Ok::<_, std::io::Error>(Response::builder().status(status.await.unwrap()).body(Body::empty()).unwrap()) }
+        });
+        (Client::new(server, "n"), requests)
+    }
+
+    #[tokio::test]
+    async fn a_status_of_an_old_term_is_not_written_in_the_next_one() {
+        let (client, mut requests) = server();
+        let leadership = Leadership::none(&Timing::default());
+        let long = || Instant::now() + Duration::from_secs(60);
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let (events, _publisher) = Events::new(client.clone(), "one".into(), leadership.clone(), metrics.clone());
+        let writer = Writer::new(client, leadership.clone(), metrics, events, Arc::new(|_| {}));
+        let put = |name: &str| {
+            let key = ObjectKey { kind: ObjectKind::Combo, namespace: "n".into(), name: name.into() };
+            let write = StatusWrite { key, resource_version: "1".into(), status: json!({}), notices: Vec::new() };
+            writer.put(write, Class::Answer);
+        };
+        leadership.lead_until(long());
+        let term = leadership.term();
+        // The same term: it is tried again.
+        put("a");
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(writer.clone().run(stop.clone()));
+        requests.recv().await.unwrap().send(StatusCode::INTERNAL_SERVER_ERROR).unwrap();
+        let again = requests.recv().await.unwrap();
+        // The lease is lost and found so fast that nobody has seen it, and only then is the write refused; another one waits.
+        put("b");
+        leadership.stop();
+        leadership.lead_until(long());
+        assert_eq!((leadership.term(), writer.depth()), (term + 1, 0));
+        again.send(StatusCode::INTERNAL_SERVER_ERROR).unwrap();
+        stop.cancel();
+        running.await.unwrap();
+        assert_eq!(writer.depth(), 0);
+        put("c");
+        assert_eq!(writer.depth(), 1, "what this term says stays");
     }
 }
