@@ -62,6 +62,9 @@ pub enum RefreshError {
     /// It did not answer as it should; that may pass.
     #[error("asking the token endpoint: {0}")]
     Failed(String),
+    /// It was asked, and nobody knows whether it heard; that may pass.
+    #[error("asking the token endpoint: {0}")]
+    Unanswered(String),
 }
 
 impl RefreshError {
@@ -70,7 +73,7 @@ impl RefreshError {
     pub fn detail(&self) -> Option<&str> {
         match self {
             Self::Unreachable { detail, .. } => Some(detail),
-            Self::Refused { .. } | Self::Failed(_) => None,
+            Self::Refused { .. } | Self::Failed(_) | Self::Unanswered(_) => None,
         }
     }
 }
@@ -86,12 +89,12 @@ const FINAL: [&str; 6] =
 pub async fn refresh(grant: &Grant, tls: &TlsConfigs) -> Result<Renewed, RefreshError> {
     match tokio::time::timeout(TIMEOUT, exchange(grant, tls)).await {
         Ok(result) => result,
-        Err(_) => Err(RefreshError::Failed(format!("no answer within {} s", TIMEOUT.as_secs()))),
+        Err(_) => Err(RefreshError::Unanswered(format!("no answer within {} s", TIMEOUT.as_secs()))),
     }
 }
 
 async fn exchange(grant: &Grant, tls: &TlsConfigs) -> Result<Renewed, RefreshError> {
-    let failed = |what: String| RefreshError::Failed(what);
+    let (failed, unanswered) = (RefreshError::Failed, RefreshError::Unanswered);
     let url: Uri = grant.token_url.parse().map_err(|e| failed(format!("`tokenURL` is not a URL: {e}")))?;
     if url.scheme_str() != Some("https") {
         return Err(failed("`tokenURL` must start with https://, because a refresh token is as good as the account".to_owned()));
@@ -116,9 +119,9 @@ async fn exchange(grant: &Grant, tls: &TlsConfigs) -> Result<Renewed, RefreshErr
         .header(USER_AGENT, concat!("omniroute/", env!("CARGO_PKG_VERSION")))
         .body(Full::new(Bytes::from(form(grant))))
         .map_err(|e| failed(format!("building the request: {e}")))?;
-    let response = sender.send_request(request).await.map_err(|e| failed(format!("{origin} did not answer: {e}")))?;
+    let response = sender.send_request(request).await.map_err(|e| unanswered(format!("{origin} did not answer: {e}")))?;
     let (head, body) = response.into_parts();
-    let body = Limited::new(body, MAX_BYTES).collect().await.map_err(|e| failed(format!("reading the answer of {origin}: {e}")))?;
+    let body = Limited::new(body, MAX_BYTES).collect().await.map_err(|e| unanswered(format!("reading the answer of {origin}: {e}")))?;
     answer(&origin.host, head.status, &body.to_bytes())
 }
 

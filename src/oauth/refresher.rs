@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use rand::RngExt as _;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::client::{RefreshError, TIMEOUT, refresh};
 use super::jobs::{Jobs, Key, Retry};
@@ -63,6 +63,12 @@ pub trait Keeper: Send + Sync + 'static {
     /// not be kept either.
     fn begin(&self, namespace: &str, grant: &Grant, at: EpochMs) -> impl Future<Output = Result<Kept, Self::Error>> + Send;
 
+    /// The attempt that began at `at` has issued nothing, and no answer to it can come any more: whoever goes on need not wait for one. Said once, whether
+    /// or not it can be noted.
+    fn ended(&self, _namespace: &str, _grant: &Grant, _at: EpochMs) -> impl Future<Output = Result<(), Self::Error>> + Send {
+        std::future::ready(Ok(()))
+    }
+
     /// Keeps what came of it, unless others have gone on since; called again until it succeeds.
     fn keep(&self, namespace: &str, grant: &Grant, tokens: &Tokens) -> impl Future<Output = Result<Kept, Self::Error>> + Send;
 
@@ -108,10 +114,10 @@ impl<K: Keeper> Refresher<K> {
         self.shared.jobs().clear();
     }
 
-    /// Works until it is stopped; tokens that were issued by then are kept.
+    /// Works until it is stopped; tokens that were issued by then are kept. When it is dropped, all of its work ends at once.
     pub async fn run(self) {
         let shared = self.shared;
-        let running = TaskTracker::new();
+        let mut running = JoinSet::new();
         loop {
             for (key, grant) in shared.jobs().take(shared.keeper.now()) {
                 let shared = Arc::clone(&shared);
@@ -126,11 +132,11 @@ impl<K: Keeper> Refresher<K> {
             tokio::select! {
                 () = shared.stop.cancelled() => break,
                 () = shared.wake.notified() => {}
+                Some(_) = running.join_next() => {}
                 () = tokio::time::sleep(pause) => {}
             }
         }
-        running.close();
-        running.wait().await;
+        while running.join_next().await.is_some() {}
     }
 }
 
@@ -141,7 +147,7 @@ impl<K: Keeper> Shared<K> {
 
     async fn work(&self, key: &Key, grant: Grant) {
         let (namespace, connection) = (key.0.as_str(), key.1.as_str());
-        let Some(grant) = self.begun(key, grant).await else { return };
+        let Some((grant, at)) = self.begun(key, grant).await else { return };
         let answer = refresh(&grant, &self.tls).await;
         let tokens = match answer {
             Ok(new) => {
@@ -150,6 +156,12 @@ impl<K: Keeper> Shared<K> {
                 grant.renewed(new.access, new.refresh, new.lifetime_ms, self.keeper.now())
             }
             Err(error) => {
+                // A refusal is kept below, and says the same.
+                if matches!(error, RefreshError::Failed(_) | RefreshError::Unreachable { .. }) {
+                    let noted = self.keeper.ended(namespace, &grant, at).await;
+                    let _ =
+                        noted.inspect_err(|error| tracing::debug!(namespace, connection, %error, "the end of the attempt is not noted"));
+                }
                 let jitter = rand::rng().random_range(-1.0..=1.0);
                 let again = || self.jobs().failed(key, grant.tokens.expires, jitter, self.keeper.now());
                 let last = matches!(error, RefreshError::Refused { .. }) || again() == Retry::Never;
@@ -174,8 +186,8 @@ impl<K: Keeper> Shared<K> {
         EpochMs(self.keeper.now().0 + NOT_NOW)
     }
 
-    /// The grant whose refresh token is to be sent now. Otherwise the job is at its end for the time being.
-    async fn begun(&self, key: &Key, grant: Grant) -> Option<Grant> {
+    /// The grant whose refresh token is to be sent now, and the time that was noted. Otherwise the job is at its end for the time being.
+    async fn begun(&self, key: &Key, grant: Grant) -> Option<(Grant, EpochMs)> {
         let (namespace, connection) = (key.0.as_str(), key.1.as_str());
         let grant = match self.keeper.latest(namespace, grant).await {
             Ok(Some(grant)) => grant,
@@ -206,7 +218,7 @@ impl<K: Keeper> Shared<K> {
         }
         self.jobs().asks(key, now);
         match self.keeper.begin(namespace, &grant, now).await {
-            Ok(Kept::Yes) => return Some(grant),
+            Ok(Kept::Yes) => return Some((grant, now)),
             Ok(Kept::Overtaken) => {}
             Err(error) => tracing::warn!(namespace, connection, %error, "tokens cannot be kept, so none are asked for yet"),
         }

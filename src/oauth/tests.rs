@@ -47,6 +47,8 @@ struct Shelf {
     told: mpsc::UnboundedSender<Outcome>,
     kept: mpsc::UnboundedSender<Tokens>,
     looked: mpsc::UnboundedSender<()>,
+    /// Attempts that are over.
+    ended: Mutex<Vec<EpochMs>>,
 }
 
 impl Keeper for Arc<Shelf> {
@@ -66,6 +68,11 @@ impl Keeper for Arc<Shelf> {
     async fn begin(&self, _: &str, grant: &Grant, at: EpochMs) -> Result<Kept, String> {
         self.put(Tokens { asked: Some(at), ..grant.tokens.clone() })?;
         Ok(Kept::Yes)
+    }
+
+    async fn ended(&self, _: &str, _: &Grant, at: EpochMs) -> Result<(), String> {
+        self.ended.lock().unwrap().push(at);
+        Ok(())
     }
 
     async fn keep(&self, _: &str, _: &Grant, tokens: &Tokens) -> Result<Kept, String> {
@@ -118,8 +125,15 @@ fn setup() -> Setup {
     let (told, hear) = mpsc::unbounded_channel();
     let (keep, kept) = mpsc::unbounded_channel();
     let (look, looked) = mpsc::unbounded_channel();
-    let keeper =
-        Arc::new(Shelf { tokens: Mutex::default(), failures: Mutex::new(0), ahead: AtomicI64::new(0), told, kept: keep, looked: look });
+    let keeper = Arc::new(Shelf {
+        tokens: Mutex::default(),
+        failures: Mutex::new(0),
+        ahead: AtomicI64::new(0),
+        told,
+        kept: keep,
+        looked: look,
+        ended: Mutex::default(),
+    });
     let stop = CancellationToken::new();
     let refresher = Refresher::new(Arc::clone(&keeper), QUICK, stop.clone());
     tokio::spawn(refresher.clone().run());
@@ -163,7 +177,15 @@ async fn three_bounded_retries_and_then_expired() {
     endpoint.script(&[(500, "{}"), (503, "away"), (429, "{}"), (500, "{}")]);
     let mut setup = setup();
     setup.refresher.set("team-a", vec![grant(&endpoint)]);
-    let tokens = setup.issued().await;
+    let mut begun = Vec::new();
+    let tokens = loop {
+        let tokens = setup.kept.recv().await.unwrap();
+        match tokens.asked {
+            Some(at) => begun.push(at),
+            None => break tokens,
+        }
+    };
+    assert_eq!((begun.len(), &*setup.keeper.ended.lock().unwrap()), (4, &begun), "each is over with its answer");
     assert_eq!(tokens.access.expose(), "at-0", "the old token stays until it ends");
     let refused = tokens.refused.clone().unwrap();
     assert!(refused.why.contains("500") && refused.attempt == "a", "{refused:?}");
@@ -277,4 +299,26 @@ async fn an_endpoint_that_never_answers_holds_up_no_other() {
     let (asked, tokens) = tokio::join!(silent.accept(), setup.issued());
     assert_eq!((asked.is_ok(), tokens.access.expose()), (true, "at-1"));
     setup.stop.cancel();
+}
+
+#[tokio::test]
+async fn a_refresher_that_is_dropped_leaves_nothing_running() {
+    let endpoint = TokenEndpoint::start("rt-0", 3_600).await;
+    endpoint.hold(true);
+    let keeper = Arc::clone(&setup().keeper);
+    let refresher = Refresher::new(Arc::clone(&keeper), QUICK, CancellationToken::new());
+    refresher.set("team-a", vec![grant(&endpoint)]);
+    let running = tokio::spawn(refresher.run());
+    while endpoint.seen().is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    running.abort();
+    let _ = running.await;
+    // Its work had the keeper, long before the endpoint's time is over.
+    let ended = async {
+        while Arc::strong_count(&keeper) > 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), ended).await.unwrap();
 }

@@ -127,6 +127,16 @@ impl Error {
         }
     }
 
+    /// Whether nothing can be made in the namespace any more: it is on its way out, or gone.
+    #[must_use]
+    pub fn is_namespace_gone(&self) -> bool {
+        let ends = |s: &Status| {
+            let causes = s.details.as_ref().map_or(&[][..], |details| &details.causes);
+            s.is_forbidden() && causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
+        };
+        self.status().is_some_and(|s| s.is_not_found() || ends(s))
+    }
+
     /// CamelCase reason for events and conditions.
     #[must_use]
     pub fn reason(&self) -> &'static str {
@@ -187,10 +197,21 @@ pub async fn call<T>(doing: impl Fn() -> String, limit: Duration, call: impl Fut
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn api(code: u16, reason: &str) -> Error {
         Error::api("applying Role a/b", kube::Error::Api(Status::failure("no", reason).with_code(code).boxed()))
+    }
+
+    #[test]
+    fn a_namespace_that_ends_is_told_from_a_missing_right() {
+        let ends = json!({"code": 403, "reason": "Forbidden", "details": {"causes": [{"reason": "NamespaceTerminating", "message": "m", "field": "f"}]}});
+        let ends: Status = serde_json::from_value(ends).unwrap();
+        let ends = Error::api("applying Secret a/b", kube::Error::Api(ends.boxed()));
+        let gone = [ends, api(404, "NotFound"), api(403, "Forbidden"), api(409, "Conflict")].map(|error| error.is_namespace_gone());
+        assert_eq!(gone, [true, true, false, false]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kube::Client;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::apply::Applier;
 use super::build::{MANAGEMENT_PORT, names};
@@ -112,7 +112,8 @@ pub async fn run(config: Config, client: Client, stop: CancellationToken) -> Res
     let election = election.map(|e| tokio::spawn(e.run(lease.clone())));
     tasks.spawn(observer.run(work.clone()));
     tasks.spawn(publisher.run(writing.clone()));
-    let refreshing = tokio::spawn(refresher.run());
+    // It ends with this function at the latest, and all of its work with it.
+    let refreshing = AbortOnDropHandle::new(tokio::spawn(refresher.run()));
     let writing_task = tokio::spawn(writer.run(writing.clone()));
     let engine = tokio::spawn(Engine::new(todo, worker, leadership, metrics).run(work.clone()));
     stop.cancelled().await;

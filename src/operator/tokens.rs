@@ -113,8 +113,20 @@ impl Keeper for TokenSecrets {
         if (tokens.refused.is_some() || there.is_none()) && !self.leadership.may_write() {
             return Ok(Kept::Overtaken);
         }
-        self.write(namespace, grant, tokens, found).await?;
-        Ok(Kept::Yes)
+        match self.write(namespace, grant, tokens, found).await {
+            Ok(()) => Ok(Kept::Yes),
+            // The namespace went, and the account with it.
+            Err(error) if error.is_namespace_gone() => Ok(Kept::Overtaken),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn ended(&self, namespace: &str, grant: &Grant, at: EpochMs) -> Result<(), Error> {
+        let found = self.read(namespace, grant).await?;
+        let there = found.as_ref().and_then(Tokens::read);
+        let Some(there) = there.filter(|there| there.is_pair(&grant.tokens) && there.asked == Some(at)) else { return Ok(()) };
+        self.leadership.check(|| format!("noting the end of a refresh of Connection `{namespace}/{}`", grant.connection))?;
+        self.write(namespace, grant, &Tokens { asked: None, ..there }, found).await
     }
 
     fn came_to(&self, outcome: Outcome) {

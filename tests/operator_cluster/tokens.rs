@@ -175,6 +175,13 @@ async fn without_the_lease_only_the_successor_of_what_stands_there_is_kept() {
     assert_eq!(late.keep(ns, &grant, &grant.refused("no".into())).await.unwrap(), Kept::Overtaken, "a refusal is no loss");
     assert_eq!(stands().await.asked, Some(at(5)));
 
+    // Who got an answer without tokens says so, about its own attempt only.
+    leader.ended(ns, &grant, at(4)).await.unwrap();
+    assert!(late.ended(ns, &grant, at(5)).await.is_err());
+    assert_eq!(stands().await.asked, Some(at(5)));
+    leader.ended(ns, &grant, at(5)).await.unwrap();
+    assert_eq!(stands().await.asked, None);
+
     // The next leader was told that the token was used before: what was issued for it undoes that.
     assert_eq!(leader.keep(ns, &grant, &grant.refused("invalid_grant".into())).await.unwrap(), Kept::Yes);
     assert_eq!(late.keep(ns, &grant, &issued(1)).await.unwrap(), Kept::Yes);
@@ -182,4 +189,6 @@ async fn without_the_lease_only_the_successor_of_what_stands_there_is_kept() {
     // Or it has gone on: nothing is undone.
     assert_eq!(late.keep(ns, &grant, &issued(2)).await.unwrap(), Kept::Overtaken);
     assert_eq!(stands().await, issued(1));
+    // Or the namespace is gone: there is nobody to keep them for.
+    assert_eq!(leader.keep("op-oauth-nowhere", &grant, &issued(1)).await.unwrap(), Kept::Overtaken);
 }

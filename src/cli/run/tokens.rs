@@ -82,8 +82,9 @@ impl Keeper for Arc<StoredTokens> {
         Ok(Some(grant.with(kept)))
     }
 
-    async fn begin(&self, _namespace: &str, grant: &Grant, at: EpochMs) -> Result<Kept, KeepError> {
-        self.write(&grant.connection, Tokens { asked: Some(at), ..grant.tokens.clone() }).await?;
+    async fn begin(&self, _namespace: &str, grant: &Grant, _at: EpochMs) -> Result<Kept, KeepError> {
+        // The file is this process's own: whoever reads it next waits for nobody. But what cannot be written now could not be kept either.
+        self.write(&grant.connection, Tokens { asked: None, ..grant.tokens.clone() }).await?;
         Ok(Kept::Yes)
     }
 
@@ -123,13 +124,15 @@ mod tests {
         let (turn, slow) = mpsc::channel();
         let gateway = Gateway::new(Box::new(Slow(Mutex::new(slow)))).unwrap();
         let kept = Arc::new(StoredTokens::new(gateway, true).unwrap());
-        let grant = |name: &str| Grant { connection: name.into(), ..Grant::default() };
+        let old = Tokens { access: Secret::new("1"), asked: Some(EpochMs(0)), ..Tokens::default() };
+        let grant = |name: &str| Grant { connection: name.into(), tokens: old.clone(), ..Grant::default() };
         let (first, second) = (grant("a"), grant("b"));
         let tokens = Tokens { access: Secret::new("2"), ..Tokens::default() };
         let others = async { turn.send(()).and_then(|()| turn.send(())) };
         let (a, b, others) = tokio::join!(kept.begin("", &first, EpochMs(1)), kept.keep("", &second, &tokens), others);
         assert_eq!((a.unwrap(), b.unwrap(), others), (Kept::Yes, Kept::Yes, Ok(())));
         let all = kept.all();
-        assert_eq!((all["a"].asked, all["b"].access.expose()), (Some(EpochMs(1)), "2"), "one write does not undo the other");
+        assert_eq!((all["a"].access.expose(), all["b"].access.expose()), ("1", "2"), "one write does not undo the other");
+        assert_eq!(all["a"].asked, None, "the next process waits for no answer to this one");
     }
 }
