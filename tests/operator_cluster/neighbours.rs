@@ -126,7 +126,8 @@ async fn of_two_installations_that_begin_at_once_the_second_reads_the_keys_of_th
     let (door, client) = Door::open(cluster.client.clone()).await;
     let keys = "/secrets/omniroute-gateway-management";
     door.hold_writes(Some(keys));
-    let second = cluster.operator_through(client, "two", LEASE);
+    // Its write waits here, and must not be given up meanwhile.
+    let second = cluster.operator_through(client, "two", Duration::from_secs(30));
     // It has found no keys and minted some; before they arrive the other installation makes its own.
     door.until_a_write_waits().await;
     let first = format!(

@@ -75,7 +75,7 @@ async fn a_missing_right_is_a_condition_that_names_it_and_hurts_nobody_else() {
 
     grant(&team, user, &shipped()).await;
     // Nothing tells the operator that it has the right again: it tries with growing pauses.
-    team.until("ResilienceSettings", "default", "ready", Duration::from_secs(45), |o| condition(o, "Ready").0 == "True").await;
+    team.until("ResilienceSettings", "default", "ready", Duration::from_secs(120), |o| condition(o, "Ready").0 == "True").await;
     assert!(team.get("Deployment", "omniroute-gateway").await.is_some());
     operator.terminate().await;
 }
