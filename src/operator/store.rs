@@ -224,6 +224,7 @@ where
             let mut synced = false;
             loop {
                 let event = tokio::select! {
+                    biased;
                     () = stop.cancelled() => break,
                     event = events.next() => event,
                 };
@@ -264,6 +265,7 @@ where
                         // As a status and not as an event, the watcher would ask for the same version for ever.
                         if matches!(&error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410) {
                             tokio::select! {
+                                biased;
                                 () = stop.cancelled() => break,
                                 () = tokio::time::sleep(pauses.next().unwrap_or(Pauses::LONGEST)) => events = self.events(),
                             }
