@@ -24,9 +24,10 @@ use std::time::{Duration, Instant};
 
 use faults::Door;
 use omniroute::api::time::EpochMs;
+use omniroute::operator::checkpoint;
 use omniroute::resilience::{ConnectionPhase, RuleMemory};
 use serde_json::{Value, json};
-use support::{Cluster, FakePod, condition, eventually, text};
+use support::{Cluster, FakePod, Running, condition, eventually, free_port, text};
 
 const LEASE: Duration = Duration::from_secs(6);
 
@@ -323,6 +324,42 @@ async fn the_checkpoint_follows_the_pods() {
     eventually("more looks", Duration::from_secs(20), || async { pod.asked() >= asked + 7 }).await;
     let third = cluster.get("ConfigMap", "omniroute-gateway-checkpoint").await.unwrap();
     assert_eq!(third["metadata"]["resourceVersion"], second["metadata"]["resourceVersion"]);
+    operator.terminate().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_memory_of_a_ready_pod_that_falls_silent_is_not_replaced_at_once() {
+    let Some(cluster) = Cluster::open("op-mute").await else { return };
+    cluster.apply(QUICKSTART).await;
+    let mut config = cluster.config("one", LEASE);
+    config.management = free_port();
+    let address = config.management;
+    let operator = Running::start(cluster.client.clone(), config);
+    let (speaks, mute) = (FakePod::start(&cluster, "pod-1").await, FakePod::start(&cluster, "pod-2").await);
+    all_ready(&cluster).await;
+    let knows = |pod: &FakePod, rule: &str| {
+        pod.remember(|c| {
+            c.rules.insert(rule.into(), RuleMemory { matches: 1, ..RuleMemory::default() });
+        });
+    };
+    let rules = |o: &Value| {
+        let stored = checkpoint::unpack(&serde_json::from_value(o.clone()).unwrap()).unwrap_or_default();
+        stored.rules.keys().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let until = async |what: &str, wanted: &[&str]| {
+        cluster.until("ConfigMap", "omniroute-gateway-checkpoint", what, Duration::from_secs(20), |o| rules(o) == wanted).await
+    };
+    knows(&mute, "b");
+    let before = until("written", &["b"]).await;
+    mute.mute(true);
+    let silent = || async { metrics::series(address, "omniroute_operator_observed_pods").await.get("state=\"Silent\"") == Some(&1) };
+    eventually("it is silent", Duration::from_secs(20), silent).await;
+    knows(&speaks, "a");
+    let asked = speaks.asked();
+    eventually("looks at the other", Duration::from_secs(20), || async { speaks.asked() >= asked + 7 }).await;
+    assert_eq!(cluster.get("ConfigMap", "omniroute-gateway-checkpoint").await.unwrap(), before);
+    mute.mute(false);
+    until("what both know", &["a", "b"]).await;
     operator.terminate().await;
 }
 

@@ -346,6 +346,7 @@ struct Inner {
     checkpoint: Checkpoint,
     token: String,
     asked: u64,
+    mute: bool,
 }
 
 /// A loopback address that no other pod of this process has.
@@ -381,7 +382,7 @@ impl FakePod {
             .await;
         let management: Secret = serde_json::from_value(management).unwrap();
         let token = String::from_utf8(management.data.unwrap()["token"].0.clone()).unwrap();
-        let inner = Inner { state: StateReport::default(), checkpoint: Checkpoint::default(), token, asked: 0 };
+        let inner = Inner { state: StateReport::default(), checkpoint: Checkpoint::default(), token, asked: 0, mute: false };
         let pod = Self { name: name.to_owned(), ip, inner: Arc::new(Mutex::new(inner)) };
         pod.serve().await;
         let (loaded, first) = tokio::sync::oneshot::channel();
@@ -446,14 +447,22 @@ impl FakePod {
         self.change(|_| {});
     }
 
+    /// It stays ready, and tells nobody anything.
+    pub fn mute(&self, mute: bool) {
+        self.inner.lock().unwrap().mute = mute;
+    }
+
     /// How often it was asked.
     pub fn asked(&self) -> u64 {
         self.inner.lock().unwrap().asked
     }
 
     fn is_allowed(&self, headers: &HeaderMap) -> bool {
-        let wanted = format!("Bearer {}", self.inner.lock().unwrap().token);
-        headers.get("authorization").is_some_and(|v| v.as_bytes() == wanted.as_bytes())
+        let (wanted, mute) = {
+            let inner = self.inner.lock().unwrap();
+            (format!("Bearer {}", inner.token), inner.mute)
+        };
+        !mute && headers.get("authorization").is_some_and(|v| v.as_bytes() == wanted.as_bytes())
     }
 }
 

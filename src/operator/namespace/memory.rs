@@ -30,11 +30,12 @@ impl Worker {
             Some(_) => state.pace.begun(now),
         }
         let pods = self.parts.caches.pods.namespace(namespace);
-        let speaking = pods.iter().filter(|(_, p)| p.ready && !self.parts.observer.is_silent(&p.uid));
-        let targets: Vec<Target> = speaking.filter_map(|(_, p)| target(namespace, p)).collect();
+        let ready: Vec<Target> = pods.iter().filter(|(_, p)| p.ready).filter_map(|(_, p)| target(namespace, p)).collect();
+        // One that is silent is not asked, but missed: what is written would lack what it knows.
+        let targets: Vec<&Target> = ready.iter().filter(|t| !self.parts.observer.is_silent(&t.uid)).collect();
         let answers = join_all(targets.iter().map(|t| self.parts.observer.checkpoint(t))).await;
         let answers: Vec<_> = answers.into_iter().flatten().collect();
-        let write = state.pace.answered(answers.len() == targets.len());
+        let write = state.pace.answered(answers.len() == ready.len());
         if let Some(at) = state.pace.due(now) {
             self.parts.todo.at(namespace, Work::Report, at);
         }
