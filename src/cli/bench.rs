@@ -101,7 +101,8 @@ fn measure(args: &Args) -> Result<(), BenchError> {
         rounds: args.rounds.clamp(1, 100),
         idle_streams: args.idle_streams.min(subject::open_files()?.saturating_sub(200) / 2),
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    // One thread: several would wake each other for every request, and on few cores the wake-ups would be measured instead of the proxies.
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|e| BenchError::Start { what: "the load".to_owned(), why: e.to_string() })?;

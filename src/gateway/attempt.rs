@@ -211,7 +211,8 @@ fn gates(shared: &Shared, account: &Account, dispatch: &Dispatch) -> Option<Gate
         Some(empty) => account.limits.while_empty(empty, now),
         None => account.limits.while_paced(),
     };
-    account.limits.of(&dispatch.model, &dispatch.target, combo, shut)
+    let paced = account.learned.ceiling().and_then(|ceiling| account.limits.under(ceiling));
+    account.limits.of(&dispatch.model, &dispatch.target, combo, shut.into_iter().chain(paced))
 }
 
 /// Sends a call of an attempt, `once` if the client wants no more than that, and learns what the answer's head says about limits.

@@ -9,7 +9,7 @@ use http::HeaderMap;
 use serde::Serialize;
 
 use crate::api::time::EpochMs;
-use crate::classify::hints;
+use crate::classify::hints::{self, Ceiling};
 
 /// One bucket as the provider described it last.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -37,6 +37,9 @@ pub struct Empty {
 /// Pace where the size of the bucket does not say it (routing spec 8.3).
 const PACE_MS: u64 = 200;
 
+/// What is read of an error body for the ceiling that it may state.
+const MAX_WORDS: usize = 4096;
+
 /// How all names in [`BUCKETS`] begin.
 const PREFIXES: [&str; 2] = ["x-ratelimit-", "anthropic-ratelimit-"];
 /// Header names of a bucket: limit, remaining, reset.
@@ -57,6 +60,8 @@ pub struct Learned {
     pace_ms: AtomicU64,
     /// A bucket was empty, and no answer since has said that there is plenty.
     scarce: AtomicBool,
+    /// The ceiling that the provider stated in words: requests above, milliseconds of the window below; 0 = none.
+    ceiling: AtomicU64,
 }
 
 impl Learned {
@@ -82,6 +87,22 @@ impl Learned {
         }
         *self.buckets.lock().unwrap_or_else(PoisonError::into_inner) = found;
         plenty && self.scarce.load(Ordering::Relaxed) && self.scarce.swap(false, Ordering::Relaxed)
+    }
+
+    /// Reads the words of a 429: the ceiling that they state, and whether it is news. The last one counts, as long as the credential is the same.
+    pub fn hear(&self, body: &[u8]) -> Option<(Ceiling, bool)> {
+        let words = String::from_utf8_lossy(body.get(..MAX_WORDS).unwrap_or(body));
+        let ceiling = hints::ceiling(&words)?;
+        let packed = (u64::from(ceiling.requests) << 32) | ceiling.window_ms;
+        Some((ceiling, self.ceiling.swap(packed, Ordering::Relaxed) != packed))
+    }
+
+    /// The ceiling that the provider stated in words.
+    #[must_use]
+    pub fn ceiling(&self) -> Option<Ceiling> {
+        let packed = self.ceiling.load(Ordering::Relaxed);
+        let requests = u32::try_from(packed >> 32).ok().filter(|requests| *requests > 0)?;
+        Some(Ceiling { requests, window_ms: packed & u64::from(u32::MAX) })
     }
 
     /// The bucket that is known to be empty.

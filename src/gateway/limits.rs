@@ -8,6 +8,7 @@ use super::gates::{GateId, Limit, Want, joined};
 use super::learned::Empty;
 use super::queue::{Patience, Queue};
 use crate::api::time::EpochMs;
+use crate::classify::hints::Ceiling;
 use crate::snapshot::{Combo, Connection, Provider, Settings, Snapshot, Strategy};
 
 /// The gates of one connection.
@@ -23,6 +24,8 @@ pub struct Limits {
     execution: Option<Duration>,
     /// The credential's name among gates, for protected connections.
     credential: Option<Arc<str>>,
+    /// The settings or the connection say how many requests a minute may have.
+    declared: bool,
     /// Where dispatches of combos that share the quota line up; empty when they need not.
     share: Arc<[Want]>,
 }
@@ -84,13 +87,14 @@ impl Limits {
             patience: Patience { max_wait: or(limits.max_wait_ms, defaults.max_wait_ms), max_depth: (max_depth > 0).then_some(max_depth) },
             execution: Some(or(limits.execution_max_wait_ms, defaults.execution_max_wait_ms)).filter(|d| protected && !d.is_zero()),
             credential: protected.then_some(credential),
+            declared: limits.requests_per_minute.is_some(),
         }
     }
 
     /// What a dispatch of this model has to pass; `None` when nothing is limited. Targets of a round-robin combo have a gate of their own
-    /// (routing spec 4.3), with that combo's patience. `shut` is a further gate.
+    /// (routing spec 4.3), with that combo's patience. `learned` are further gates.
     #[must_use]
-    pub fn of(&self, model: &str, target: &Arc<str>, combo: Option<&Combo>, shut: Option<Want>) -> Option<Gated> {
+    pub fn of(&self, model: &str, target: &Arc<str>, combo: Option<&Combo>, learned: impl IntoIterator<Item = Want>) -> Option<Gated> {
         let mut wants = self.by_model.get(model).unwrap_or(&self.always).clone();
         let mut patience = self.patience;
         if let Some(combo) = combo.filter(|combo| combo.strategy == Strategy::RoundRobin && combo.options.concurrency_per_model > 0) {
@@ -100,8 +104,9 @@ impl Limits {
             let max_wait = Duration::from_millis(combo.options.queue_timeout_ms);
             patience = Patience { max_wait, max_depth: Some(combo.options.queue_depth) };
         }
-        if let Some(shut) = shut {
-            wants = joined([wants.to_vec(), vec![shut]].concat());
+        let mut learned = learned.into_iter().peekable();
+        if learned.peek().is_some() {
+            wants = joined(wants.iter().cloned().chain(learned).collect());
         }
         (!wants.is_empty()).then(|| Gated { queue: Arc::clone(&self.queue), wants, patience })
     }
@@ -131,6 +136,24 @@ impl Limits {
     pub fn while_paced(&self) -> Option<Want> {
         let gate = GateId::Credential(self.credential.clone()?);
         self.queue.is_paced(&gate).then(|| open_gate(gate))
+    }
+
+    /// The pace of a ceiling that the provider stated in words. `None` where the connection declares its own number, is not protected, or where
+    /// keeping to it would take longer than anybody waits here.
+    #[must_use]
+    pub fn under(&self, ceiling: Ceiling) -> Option<Want> {
+        let interval = ceiling.interval_ms();
+        let honourable = !self.declared && Duration::from_millis(interval) <= self.patience.max_wait;
+        let gate = GateId::Credential(self.credential.clone().filter(|_| honourable)?);
+        let per_minute = if ceiling.window_ms == 60_000 { ceiling.requests } else { 0 };
+        Some(Want { gate, limit: Limit { slots: 0, min_interval_ms: interval, per_minute } })
+    }
+
+    /// The provider has just said that its ceiling is reached: the next dispatch is one interval away. False when [`Self::under`] has nothing to say.
+    pub fn reached(&self, ceiling: Ceiling, now: EpochMs) -> bool {
+        let Some(Want { gate, limit }) = self.under(ceiling) else { return false };
+        self.queue.block(&gate, now.plus(limit.min_interval_ms), limit.min_interval_ms);
+        true
     }
 
     /// The provider has said that there is plenty again: nobody waits for a reset or keeps a pace any more.
@@ -255,6 +278,33 @@ mod tests {
         let gated = limits.of("big", &"t".into(), None, limits.while_empty(empty(30_000), now)).unwrap();
         let slots: Vec<u32> = gated.wants.iter().map(|want| want.limit.slots).collect();
         assert_eq!((slots, queue.try_pass(&gated.wants).is_err()), (vec![u32::MAX, 1], true));
+    }
+
+    #[test]
+    fn a_ceiling_in_words_sets_the_pace_unless_a_number_is_declared_or_nobody_would_wait_for_it() {
+        let now = EpochMs(1_800_000_000_000);
+        let per_minute = |requests| Ceiling { requests, window_ms: 60_000 };
+        let mut settings = Settings::default();
+        settings.request_queue.max_wait_ms = 30_000;
+        let mut one = Connection { rate_limit_protection: true, ..connection("p", "a", "x") };
+        let queue = Arc::new(Queue::default());
+        let limits = |one: &Connection| Limits::new(&provider("p"), one, &settings, Arc::clone(&queue));
+        let pace = |limits: &Limits, ceiling| {
+            let gated = limits.of("m", &"t".into(), None, limits.under(ceiling))?;
+            gated.wants.first().map(|want| (want.limit.min_interval_ms, want.limit.per_minute))
+        };
+        let plain = limits(&one);
+        assert_eq!(pace(&plain, per_minute(5)), Some((12_000, 5)));
+        assert!(plain.reached(per_minute(5), now));
+        let gated = plain.of("m", &"t".into(), None, plain.under(per_minute(5))).unwrap();
+        assert!(queue.try_pass(&gated.wants).is_err(), "the provider said no a moment ago");
+        assert_eq!(pace(&plain, Ceiling { requests: 1, window_ms: 86_400_000 }), None, "nobody waits for a day");
+        one.rate_limits.min_interval_ms = Some(200);
+        assert_eq!(pace(&limits(&one), per_minute(1_000)), Some((200, 1_000)), "the declared floor holds");
+        one.rate_limits.requests_per_minute = Some(100);
+        assert_eq!(pace(&limits(&one), per_minute(5)), Some((200, 100)), "the declared number counts");
+        one.rate_limit_protection = false;
+        assert_eq!(pace(&limits(&one), per_minute(5)), None);
     }
 
     #[tokio::test]

@@ -198,3 +198,20 @@ async fn limits_that_a_provider_states_are_shown() {
     );
     assert!(first["resetTime"].is_string());
 }
+
+#[tokio::test]
+async fn a_ceiling_that_a_provider_states_in_words_is_kept_to() {
+    let (vendor, mut setup) = Setup::two_accounts().await;
+    for connection in &mut setup.0.connections {
+        connection.rate_limit_protection = true;
+    }
+    let full = Reply::error(429, "Rate limit: maximum 2 requests within 10 seconds").header("retry-after", 1);
+    vendor.script("a", [full, Reply::chat("a")]);
+    vendor.script("b", [Reply::chat("b")]);
+    let served = setup.start();
+    assert_eq!(served.chat("assistant").await.content(), "b");
+    let limits = served.manage("GET", "/api/rate-limits", "").await.json();
+    let expected =
+        json!([{"connection": "a", "provider": "openai", "window": "10000 ms", "limit": 2, "remaining": null, "resetTime": null}]);
+    assert_eq!(limits["limits"], expected);
+}

@@ -76,14 +76,16 @@ const ELSEWHERE: &[(&[&str], &[&str])] = &[
     (&["reasoning_without_content_runs_into_the_content_stall"], &["RC-313", "RC-314"]),
     (&["larger_requests_get_more_time"], &["RC-318"]),
     (&["answers_that_are_none_fail"], &["RC-180"]),
+    (&["ceilings_are_read_and_counts_are_not"], &["RC-263"]),
+    (
+        &["a_ceiling_in_words_sets_the_pace_unless_a_number_is_declared_or_nobody_would_wait_for_it"],
+        &["RC-265", "RC-266", "RC-267", "RC-268"],
+    ),
 ];
 
 /// Not part of the product, or decided otherwise.
 const DEPARTS: &[(&str, &[&str])] = &[
-    (
-        "limits are learned from headers (src/gateway/learned.rs), not from the words of a 429",
-        &["RC-263", "RC-265", "RC-266", "RC-267", "RC-268", "RC-269"],
-    ),
+    ("a ceiling in words is learned anew after a restart, from the next 429", &["RC-269"]),
     ("decisions 4.1: refused at admission (tests/compile)", &["RC-007"]),
     ("decisions 8.2: no writes through the API", &["RC-015"]),
     ("what a request reserved ends with its walk: there is no lease on it that could expire", &["RC-134"]),

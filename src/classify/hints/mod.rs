@@ -3,6 +3,7 @@
 //! First source that is present wins: headers, Google RetryInfo and ErrorInfo, structured JSON fields, wording. Zero, negative and past
 //! values count as absent. Every wait keeps its provenance.
 
+mod ceiling;
 mod duration;
 mod fields;
 mod headers;
@@ -12,6 +13,7 @@ mod wording;
 use super::WaitSource;
 use crate::api::time::EpochMs;
 
+pub use ceiling::{Ceiling, ceiling};
 pub(super) use instant::until_hour;
 pub(super) use wording::{TRIGGERS, words};
 

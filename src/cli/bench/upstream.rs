@@ -15,7 +15,8 @@ pub(super) const IDLE_MARK: &str = "stay idle";
 
 pub(super) fn serve() -> Result<(), BenchError> {
     let failed = |why: std::io::Error| BenchError::Start { what: "the upstream".to_owned(), why: why.to_string() };
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(failed)?;
+    // One thread, as for the load.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.map_err(failed)?;
         super::subject::announce(listener.local_addr().map_err(failed)?);

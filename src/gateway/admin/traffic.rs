@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Shared, json_of, problem};
+use crate::api::time::EpochMs;
 use crate::gateway::{clock, stats};
 
 #[derive(Deserialize)]
@@ -32,17 +33,22 @@ pub(super) async fn clear_combos(State(gateway): Shared, Query(wanted): Query<Wa
     }
 }
 
-/// The limits that providers stated in their last answers, by connection.
+/// The limits that providers stated, by connection: in the headers of their last answers, and in the words of a 429.
 pub(super) async fn rate_limits(State(gateway): Shared) -> Response {
     let Some(loaded) = gateway.config() else { return no_configuration() };
     let now = clock::now();
     let limits = loaded.accounts.iter().flat_map(|account| {
-        account.learned.buckets(now).into_iter().map(move |bucket| {
+        let of = |window: Value, limit: Option<u64>, remaining: Option<u64>, reset: Option<EpochMs>| {
             json!({
-                "connection": account.cell.name(), "provider": account.cell.provider().name(), "window": bucket.window,
-                "limit": bucket.limit, "remaining": bucket.remaining, "resetTime": bucket.reset_time,
+                "connection": account.cell.name(), "provider": account.cell.provider().name(), "window": window,
+                "limit": limit, "remaining": remaining, "resetTime": reset,
             })
-        })
+        };
+        let buckets = account.learned.buckets(now).into_iter();
+        let stated = buckets.map(|bucket| of(bucket.window.into(), bucket.limit, bucket.remaining, bucket.reset_time));
+        let ceiling = account.learned.ceiling();
+        let words = ceiling.map(|ceiling| of(format!("{} ms", ceiling.window_ms).into(), Some(ceiling.requests.into()), None, None));
+        stated.chain(words).collect::<Vec<Value>>()
     });
     json_of(&json!({"limits": limits.collect::<Vec<Value>>()}))
 }

@@ -2,6 +2,7 @@
 
 use http::HeaderMap;
 
+use crate::api::time::EpochMs;
 use crate::classify::{self, Attempt, Failover, Reason, TransportError, Verdict};
 use crate::gateway::clock;
 use crate::gateway::config::Account;
@@ -51,6 +52,9 @@ pub(super) fn record_failure(
     let effects = gateway.ledger().failure(permit, Some(model), evidence.status, &verdict, now, clock::random().mul_add(2.0, -1.0));
     gateway.apply(&effects);
     account.attempts.failure(gateway.metrics(), verdict.reason);
+    if evidence.status == 429 {
+        hear(account, evidence.body, now);
+    }
     if verdict.failover == Failover::OtherConnection {
         shared.unbind(account);
     }
@@ -61,6 +65,15 @@ pub(super) fn record_failure(
         gateway.metrics().rule_match(rule, true);
     }
     verdict
+}
+
+/// Keeps to the ceiling that a 429 states in words, from now on.
+fn hear(account: &Account, body: &[u8], now: EpochMs) {
+    let Some((ceiling, news)) = account.learned.hear(body) else { return };
+    if account.limits.reached(ceiling, now) && news {
+        let (requests, window_ms) = (ceiling.requests, ceiling.window_ms);
+        tracing::info!(connection = %account.cell.name(), requests, window_ms, "the provider states a ceiling: requests keep to it from now on");
+    }
 }
 
 /// Tells the ledger and the session that an attempt went well.
