@@ -211,7 +211,6 @@ async fn a_ceiling_that_a_provider_states_in_words_is_kept_to() {
     let served = setup.start();
     assert_eq!(served.chat("assistant").await.content(), "b");
     let limits = served.manage("GET", "/api/rate-limits", "").await.json();
-    let expected =
-        json!([{"connection": "a", "provider": "openai", "window": "10000 ms", "limit": 2, "remaining": null, "resetTime": null}]);
+    let expected = json!([{"connection": "a", "provider": "one", "window": "10000 ms", "limit": 2, "remaining": null, "resetTime": null}]);
     assert_eq!(limits["limits"], expected);
 }
