@@ -211,7 +211,7 @@ fn gates(shared: &Shared, account: &Account, dispatch: &Dispatch) -> Option<Gate
         Some(empty) => account.limits.while_empty(empty, now),
         None => account.limits.while_paced(),
     };
-    let paced = account.learned.ceiling().and_then(|ceiling| account.limits.under(ceiling));
+    let paced = account.learned.ceiling(now).and_then(|ceiling| account.limits.under(ceiling));
     account.limits.of(&dispatch.model, &dispatch.target, combo, shut.into_iter().chain(paced))
 }
 

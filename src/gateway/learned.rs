@@ -37,6 +37,8 @@ pub struct Empty {
 /// Pace where the size of the bucket does not say it (routing spec 8.3).
 const PACE_MS: u64 = 200;
 
+/// How long a ceiling in words is believed: a limit may have been raised, and a pace that keeps to it lets no 429 come that would say so.
+const BELIEVED_MS: u64 = 86_400_000;
 /// What is read of an error body for the ceiling that it may state.
 const MAX_WORDS: usize = 4096;
 
@@ -62,6 +64,8 @@ pub struct Learned {
     scarce: AtomicBool,
     /// The ceiling that the provider stated in words: requests above, milliseconds of the window below; 0 = none.
     ceiling: AtomicU64,
+    /// When it was heard last.
+    heard: AtomicI64,
 }
 
 impl Learned {
@@ -89,20 +93,23 @@ impl Learned {
         plenty && self.scarce.load(Ordering::Relaxed) && self.scarce.swap(false, Ordering::Relaxed)
     }
 
-    /// Reads the words of a 429: the ceiling that they state, and whether it is news. The last one counts, as long as the credential is the same.
-    pub fn hear(&self, body: &[u8]) -> Option<(Ceiling, bool)> {
+    /// Reads the words of a 429: the ceiling that they state, and whether it is news. One that `kept_to` refuses is not heard; of the others the last
+    /// one counts, for a day, as long as the credential is the same.
+    pub fn hear(&self, body: &[u8], now: EpochMs, kept_to: impl FnOnce(Ceiling) -> bool) -> Option<(Ceiling, bool)> {
         let words = String::from_utf8_lossy(body.get(..MAX_WORDS).unwrap_or(body));
-        let ceiling = hints::ceiling(&words)?;
+        let ceiling = hints::ceiling(&words).filter(|ceiling| kept_to(*ceiling))?;
         let packed = (u64::from(ceiling.requests) << 32) | ceiling.window_ms;
+        self.heard.store(now.0, Ordering::Relaxed);
         Some((ceiling, self.ceiling.swap(packed, Ordering::Relaxed) != packed))
     }
 
-    /// The ceiling that the provider stated in words.
+    /// The ceiling that the provider stated in words within the last day.
     #[must_use]
-    pub fn ceiling(&self) -> Option<Ceiling> {
+    pub fn ceiling(&self, now: EpochMs) -> Option<Ceiling> {
         let packed = self.ceiling.load(Ordering::Relaxed);
         let requests = u32::try_from(packed >> 32).ok().filter(|requests| *requests > 0)?;
-        Some(Ceiling { requests, window_ms: packed & u64::from(u32::MAX) })
+        let recent = now < EpochMs(self.heard.load(Ordering::Relaxed)).plus(BELIEVED_MS);
+        recent.then_some(Ceiling { requests, window_ms: packed & u64::from(u32::MAX) })
     }
 
     /// The bucket that is known to be empty.
@@ -157,6 +164,18 @@ mod tests {
         let headers = pairs.iter().map(|(n, v)| (HeaderName::from_static(n), HeaderValue::from_static(v))).collect();
         assert!(!learned.read(&headers, NOW), "nothing was empty before");
         learned
+    }
+
+    #[test]
+    fn a_ceiling_in_words_is_believed_for_a_day_and_only_if_it_is_kept_to() {
+        let learned = Learned::default();
+        let day = NOW.plus(BELIEVED_MS);
+        let (slow, daily) = (Ceiling { requests: 5, window_ms: 60_000 }, Ceiling { requests: 9, window_ms: 86_400_000 });
+        assert_eq!(learned.hear(b"limit: 5 requests per minute", NOW, |_| true), Some((slow, true)));
+        assert_eq!(learned.hear(b"limit: 5 requests per minute", NOW.plus(1), |_| true), Some((slow, false)));
+        assert_eq!(learned.hear(b"limit: 9 requests per day", NOW.plus(2), |heard| heard != daily), None);
+        assert_eq!(learned.ceiling(day), Some(slow));
+        assert_eq!(learned.ceiling(day.plus(1)), None);
     }
 
     #[test]

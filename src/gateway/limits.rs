@@ -1,8 +1,10 @@
 //! Which gates a dispatch has to pass, worked out when a snapshot is loaded.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+use smallvec::SmallVec;
 
 use super::gates::{GateId, Limit, Want, joined};
 use super::learned::Empty;
@@ -28,6 +30,19 @@ pub struct Limits {
     declared: bool,
     /// Where dispatches of combos that share the quota line up; empty when they need not.
     share: Arc<[Want]>,
+    /// The last lists with learned gates.
+    lists: Mutex<VecDeque<List>>,
+}
+
+/// Lists of a connection that are remembered.
+const MAX_LISTS: usize = 8;
+
+/// Gates, learned gates beside them, and both together.
+#[derive(Debug)]
+struct List {
+    wants: Arc<[Want]>,
+    learned: SmallVec<[Want; 2]>,
+    joined: Arc<[Want]>,
 }
 
 /// What one dispatch has to pass.
@@ -88,6 +103,7 @@ impl Limits {
             execution: Some(or(limits.execution_max_wait_ms, defaults.execution_max_wait_ms)).filter(|d| protected && !d.is_zero()),
             credential: protected.then_some(credential),
             declared: limits.requests_per_minute.is_some(),
+            lists: Mutex::default(),
         }
     }
 
@@ -104,11 +120,25 @@ impl Limits {
             let max_wait = Duration::from_millis(combo.options.queue_timeout_ms);
             patience = Patience { max_wait, max_depth: Some(combo.options.queue_depth) };
         }
-        let mut learned = learned.into_iter().peekable();
-        if learned.peek().is_some() {
-            wants = joined(wants.iter().cloned().chain(learned).collect());
+        let learned: SmallVec<[Want; 2]> = learned.into_iter().collect();
+        if !learned.is_empty() {
+            wants = self.joined(wants, learned);
         }
         (!wants.is_empty()).then(|| Gated { queue: Arc::clone(&self.queue), wants, patience })
+    }
+
+    /// Gates with learned ones beside them. Who wants the same gets the same list, by which the queue knows that it need not look twice.
+    fn joined(&self, wants: Arc<[Want]>, learned: SmallVec<[Want; 2]>) -> Arc<[Want]> {
+        let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = lists.iter().find(|known| known.wants == wants && known.learned == learned) {
+            return Arc::clone(&known.joined);
+        }
+        let all = joined(wants.iter().chain(&learned).cloned().collect());
+        if lists.len() >= MAX_LISTS {
+            lists.pop_front();
+        }
+        lists.push_back(List { wants, learned, joined: Arc::clone(&all) });
+        all
     }
 
     /// Where a dispatch of a combo with `quotaShare` waits for its turn on this very connection instead of moving on to the next one; it
@@ -298,6 +328,8 @@ mod tests {
         assert!(plain.reached(per_minute(5), now));
         let gated = plain.of("m", &"t".into(), None, plain.under(per_minute(5))).unwrap();
         assert!(queue.try_pass(&gated.wants).is_err(), "the provider said no a moment ago");
+        let again = plain.of("m", &"t".into(), None, plain.under(per_minute(5))).unwrap();
+        assert!(Arc::ptr_eq(&gated.wants, &again.wants), "the queue looks at what they want once");
         assert_eq!(pace(&plain, Ceiling { requests: 1, window_ms: 86_400_000 }), None, "nobody waits for a day");
         one.rate_limits.min_interval_ms = Some(200);
         assert_eq!(pace(&limits(&one), per_minute(1_000)), Some((200, 1_000)), "the declared floor holds");

@@ -2,6 +2,7 @@
 //!
 //! Only managed requests take the lock of the table; ordinary ones ask [`LeaseTable::held`], which reads an immutable map.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -117,10 +118,14 @@ impl Lease {
         self.state == LeaseState::Active && (self.in_flight > 0 || self.expires > now)
     }
 
-    /// Its end where both are versions of the same lease: a request may have moved it. A renewal that `other` has not heard of counts alone,
+    /// Its end where both are versions of the same lease: a request may have moved it. A renewal that only one has heard of counts alone,
     /// also when it is shorter than those before.
     fn latest_end(&self, other: &Self) -> EpochMs {
-        if other.renewed < self.renewed { self.expires } else { self.expires.max(other.expires) }
+        match self.renewed.cmp(&other.renewed) {
+            Ordering::Less => other.expires,
+            Ordering::Equal => self.expires.max(other.expires),
+            Ordering::Greater => self.expires,
+        }
     }
 
     fn end(&mut self, state: LeaseState, reason: EndReason) {

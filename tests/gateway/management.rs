@@ -202,15 +202,19 @@ async fn limits_that_a_provider_states_are_shown() {
 #[tokio::test]
 async fn a_ceiling_that_a_provider_states_in_words_is_kept_to() {
     let (vendor, mut setup) = Setup::two_accounts().await;
-    for connection in &mut setup.0.connections {
-        connection.rate_limit_protection = true;
-    }
-    let full = Reply::error(429, "Rate limit: maximum 2 requests within 10 seconds").header("retry-after", 1);
-    vendor.script("a", [full, Reply::chat("a")]);
-    vendor.script("b", [Reply::chat("b")]);
+    setup.0.settings.request_queue.max_wait_ms = 30_000;
+    setup.0.combos[0].attempts.max = 1;
+    setup.0.connections.truncate(1);
+    let one = &mut setup.0.connections[0];
+    // Without a cooldown nothing but the pace keeps the next request.
+    (one.rate_limit_protection, one.disable_cooling) = (true, true);
+    vendor.script("a", [Reply::error(429, "Rate limit: maximum 2 requests within 2 seconds"), Reply::chat("a")]);
     let served = setup.start();
-    assert_eq!(served.chat("assistant").await.content(), "b");
+    let begin = std::time::Instant::now();
+    assert_ne!(served.chat("assistant").await.status, 200, "its one attempt was refused");
     let limits = served.manage("GET", "/api/rate-limits", "").await.json();
-    let expected = json!([{"connection": "a", "provider": "one", "window": "10000 ms", "limit": 2, "remaining": null, "resetTime": null}]);
+    let expected = json!([{"connection": "a", "provider": "one", "window": "2000 ms", "limit": 2, "remaining": null, "resetTime": null}]);
     assert_eq!(limits["limits"], expected);
+    assert_eq!(served.chat("assistant").await.content(), "a");
+    assert!(begin.elapsed().as_millis() >= 1_000, "it waited for its turn");
 }

@@ -23,37 +23,55 @@ impl Ceiling {
     }
 }
 
-/// Characters before a number that tell whether it is a limit or a count of what was used.
-const CONTEXT: usize = 32;
-/// What stands before a count.
-const USAGE: [&str; 10] = ["made", "sent", "used", "using", "usage", "current", "received", "remaining", "already", "after"];
+/// Characters around a number that tell whether it is a limit or a count of what was used.
+const CONTEXT: usize = 48;
+/// One of them stands in front of a limit that does not begin its clause. Beginnings of words.
+const LIMITS: [&str; 9] = ["limit", "max", "most", "up", "allow", "quota", "exceed", "ceiling", "cap"];
+/// What stands beside a count. Beginnings of words.
+const USAGE: [&str; 13] =
+    ["made", "sent", "use", "using", "usage", "current", "received", "remaining", "already", "after", "detected", "observed", "were"];
 
-/// Finds the first ceiling in a text. Counts of what was used are none.
+/// Finds the first ceiling in a text. Counts of what was used are none, and neither are numbers without a word that makes them a limit.
 #[must_use]
 pub fn ceiling(text: &str) -> Option<Ceiling> {
     // Both have digits, words and a unit in a fixed order: what a client or vendor writes cannot make them slow.
     static PHRASE: LazyLock<Option<Regex>> = LazyLock::new(|| {
         let unit = "(?<unit>seconds?|secs?|minutes?|mins?|hours?|days?)";
-        Regex::new(&format!(r"(?i)\b(?<n>\d{{1,9}}) (?:api )?requests? ?(?:per|within|in|every|/) ?(?:(?<times>\d{{1,5}}) )?{unit}\b")).ok()
+        Regex::new(&format!(r"(?i){NUMBER} (?:api )?requests? ?(?:per|within|in|every|/) ?(?:(?<times>\d{{1,5}}) )?{unit}\b")).ok()
     });
-    static SHORT: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"(?i)\b(?<n>\d{1,9}) ?(?<unit>rps|rpm|rph|rpd)\b").ok());
+    static SHORT: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(&format!(r"(?i){NUMBER} ?(?<unit>rps|rpm|rph|rpd)\b")).ok());
     [&PHRASE, &SHORT].into_iter().filter_map(|pattern| pattern.as_ref()).find_map(|pattern| {
-        let mut found = pattern.captures_iter(text).filter(|found| !is_usage(text, found));
+        let mut found = pattern.captures_iter(text).filter(|found| is_limit(text, found));
         found.find_map(|found| read(&found))
     })
 }
 
-fn is_usage(text: &str, found: &Captures<'_>) -> bool {
-    let at = found.get(0).map_or(0, |whole| whole.start());
-    let before: String = text.get(..at).unwrap_or_default().chars().rev().take(CONTEXT).collect();
-    let before = before.chars().rev().collect::<String>().to_ascii_lowercase();
-    // A new sentence or clause speaks of something else.
-    let clause = before.rsplit(['.', ';', ',', '\n', '(']).next().unwrap_or_default();
-    clause.split_whitespace().any(|word| USAGE.contains(&word.trim_matches(|c: char| !c.is_ascii_alphabetic())))
+/// A number, perhaps with separators. What stands before it is looked at by [`is_limit`].
+const NUMBER: &str = r"(?<n>\d{1,3}(?:,\d{3})+|\d{1,9})";
+
+fn is_limit(text: &str, found: &Captures<'_>) -> bool {
+    let Some(whole) = found.get(0) else { return false };
+    let (before, after) = (text.get(..whole.start()).unwrap_or_default(), text.get(whole.end()..).unwrap_or_default());
+    // The tail of another number or of a name: 0.5, 1.020, gpt-4.
+    if before.chars().next_back().is_some_and(|c| c.is_alphanumeric() || matches!(c, '.' | ',' | '-' | '_')) {
+        return false;
+    }
+    // A new sentence speaks of something else.
+    let ends = ['.', ';', '\n', '(', ')', '"', '{'];
+    let near: String = before.chars().rev().take(CONTEXT).collect();
+    let near: String = near.chars().rev().collect::<String>().to_ascii_lowercase();
+    let clause = near.rsplit(ends).next().unwrap_or_default();
+    let rest: String = after.chars().take(CONTEXT).collect::<String>().to_ascii_lowercase();
+    let rest = rest.split(ends).next().unwrap_or_default();
+    let says = |part: &str, words: &[&str]| {
+        part.split(|c: char| !c.is_ascii_alphabetic()).any(|word| !word.is_empty() && words.iter().any(|w| word.starts_with(w)))
+    };
+    let begins = !clause.chars().any(char::is_alphanumeric);
+    (begins || says(clause, &LIMITS)) && !says(clause, &USAGE) && !says(rest, &USAGE)
 }
 
 fn read(found: &Captures<'_>) -> Option<Ceiling> {
-    let requests = found.name("n")?.as_str().parse::<u32>().ok().filter(|n| *n > 0)?;
+    let requests = found.name("n")?.as_str().replace(',', "").parse::<u32>().ok().filter(|n| *n > 0)?;
     let unit_ms = match found.name("unit")?.as_str().to_ascii_lowercase().as_str() {
         "rps" => 1_000,
         "rpm" => 60_000,
@@ -75,7 +93,7 @@ mod tests {
 
     #[test]
     fn ceilings_are_read_and_counts_are_not() {
-        let table: [(&str, Option<(u32, u64)>); 16] = [
+        let table: [(&str, Option<(u32, u64)>); 29] = [
             ("20 RPM exceeded", Some((20, 60_000))),
             ("Rate limit: maximum 5 requests within 1 minutes", Some((5, 60_000))),
             ("You are limited to 60 requests per minute.", Some((60, 60_000))),
@@ -91,11 +109,24 @@ mod tests {
             ("99999999999 requests per minute", None),
             ("3 requests", None),
             ("rate limited, retry in 20 seconds", None),
+            ("Limit: 1,020 RPM", Some((1_020, 60_000))),
+            ("limit 12,005 requests per minute", Some((12_005, 60_000))),
+            ("limit: 0.5 requests per second", None),
+            ("Rate limit reached for gpt-4 requests per minute", None),
+            ("limit of gemini-2.5 requests per minute", None),
+            ("Detected 3 requests in 1 minute", None),
+            ("Your rate of 75 requests per minute exceeds the limit of 60 requests per minute", Some((60, 60_000))),
+            ("Current rate, 5 RPM; limit 60 RPM", Some((60, 60_000))),
+            ("75 requests per minute were sent", None),
+            ("We saw 75 requests per minute", None),
+            (r#"{"error":{"message":"20 requests per minute exceeded"}}"#, Some((20, 60_000))),
+            (r#"{"error":{"message":"Rate limit reached (limit: 3 RPM, used: 3)"}}"#, None),
+            ("Rate limit reached on requests per min (RPM): Limit 3, Used 3, Requested 1", None),
             ("", None),
         ];
         for (text, expected) in table {
             assert_eq!(ceiling(text), expected.map(|(requests, window_ms)| Ceiling { requests, window_ms }), "{text}");
         }
-        assert_eq!(ceiling("é 5 requests per minute").map(Ceiling::interval_ms), Some(12_000));
+        assert_eq!(ceiling("é: limit 5 requests per minute").map(Ceiling::interval_ms), Some(12_000));
     }
 }

@@ -46,7 +46,7 @@ pub(super) async fn rate_limits(State(gateway): Shared) -> Response {
         };
         let buckets = account.learned.buckets(now).into_iter();
         let stated = buckets.map(|bucket| of(bucket.window.into(), bucket.limit, bucket.remaining, bucket.reset_time));
-        let ceiling = account.learned.ceiling();
+        let ceiling = account.learned.ceiling(now);
         let words = ceiling.map(|ceiling| of(format!("{} ms", ceiling.window_ms).into(), Some(ceiling.requests.into()), None, None));
         stated.chain(words).collect::<Vec<Value>>()
     });

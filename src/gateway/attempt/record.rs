@@ -3,7 +3,7 @@
 use http::HeaderMap;
 
 use crate::api::time::EpochMs;
-use crate::classify::{self, Attempt, Failover, Reason, TransportError, Verdict};
+use crate::classify::{self, Attempt, Failover, Reason, Scope, TransportError, Verdict};
 use crate::gateway::clock;
 use crate::gateway::config::Account;
 use crate::gateway::pipeline::Shared;
@@ -52,7 +52,8 @@ pub(super) fn record_failure(
     let effects = gateway.ledger().failure(permit, Some(model), evidence.status, &verdict, now, clock::random().mul_add(2.0, -1.0));
     gateway.apply(&effects);
     account.attempts.failure(gateway.metrics(), verdict.reason);
-    if evidence.status == 429 {
+    // What is said about one model is no limit of the account.
+    if evidence.status == 429 && verdict.scope != Scope::Model {
         hear(account, evidence.body, now);
     }
     if verdict.failover == Failover::OtherConnection {
@@ -69,8 +70,8 @@ pub(super) fn record_failure(
 
 /// Keeps to the ceiling that a 429 states in words, from now on.
 fn hear(account: &Account, body: &[u8], now: EpochMs) {
-    let Some((ceiling, news)) = account.learned.hear(body) else { return };
-    if account.limits.reached(ceiling, now) && news {
+    let heard = account.learned.hear(body, now, |ceiling| account.limits.reached(ceiling, now));
+    if let Some((ceiling, true)) = heard {
         let (requests, window_ms) = (ceiling.requests, ceiling.window_ms);
         tracing::info!(connection = %account.cell.name(), requests, window_ms, "the provider states a ceiling: requests keep to it from now on");
     }
