@@ -13,7 +13,11 @@ fn every_figure_is_measured() {
     assert!(output.status.success(), "{errors}");
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let rows = report["rows"].as_array().expect("rows");
-    assert_eq!(rows.len(), 8);
+    assert_eq!(rows.len(), 9);
+    for (name, goal) in [("p50, 1 connection, one core", true), ("p50, 1 connection, cores free", false)] {
+        let row = rows.iter().find(|row| row["name"] == name).expect(name);
+        assert_eq!((row["target"].is_object(), &row["notMeasured"]), (goal, &Value::Null), "{row}");
+    }
     for row in rows {
         for proxy in ["hyper", "gateway"] {
             let value = row["values"][proxy].as_f64().expect("a number");

@@ -1,5 +1,6 @@
 //! `omniroute bench`: what the gateway costs beside a bare hyper proxy and nginx, measured in the same run, slice by slice in turn.
 
+mod cores;
 mod load;
 mod proxy;
 mod report;
@@ -129,5 +130,5 @@ async fn compare(plan: &load::Plan) -> Result<Vec<load::Figures>, BenchError> {
         None => eprintln!("omniroute bench: nginx is not installed, so the figures stand beside the bare hyper proxy only"),
     }
     subjects.push(subject::gateway(upstream.address)?);
-    load::run(plan, &subjects).await
+    load::run(plan, &upstream, &subjects).await
 }

@@ -13,7 +13,8 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use super::BenchError;
-use super::subject::{CLIENT_KEY, Subject};
+use super::cores::OneCore;
+use super::subject::{CLIENT_KEY, Child, Subject};
 use super::upstream::IDLE_MARK;
 
 /// What is measured, and for how long.
@@ -24,15 +25,17 @@ pub(super) struct Plan {
 }
 
 /// The figures of one proxy; medians over the rounds.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Figures {
     pub name: &'static str,
     /// Processor time of one request, µs, at 32 connections.
     pub cpu_per_request: f64,
     /// Requests per second at 32 connections.
     pub rps: f64,
-    /// Median latency on one connection, µs.
-    pub p50: f64,
+    /// Median latency on one connection with load, upstream and proxy on one core, µs; or why they could not be held there.
+    pub p50: Result<f64, String>,
+    /// The same with the cores left to the scheduler, µs.
+    pub p50_free: f64,
     /// 99th percentile at 128 connections, µs.
     pub p99: f64,
     /// Processor time of one stream, µs, at 64 streams.
@@ -49,13 +52,14 @@ pub(super) struct Figures {
 struct Samples {
     cpu_per_request: Vec<f64>,
     rps: Vec<f64>,
-    p50: Vec<f64>,
+    p50: Vec<Result<f64, String>>,
+    p50_free: Vec<f64>,
     p99: Vec<f64>,
     cpu_per_stream: Vec<f64>,
     streams: Vec<f64>,
 }
 
-pub(super) async fn run(plan: &Plan, subjects: &[Subject]) -> Result<Vec<Figures>, BenchError> {
+pub(super) async fn run(plan: &Plan, upstream: &Child, subjects: &[Subject]) -> Result<Vec<Figures>, BenchError> {
     let mut samples: Vec<Samples> = subjects.iter().map(|_| Samples::default()).collect();
     for subject in subjects {
         slice(subject, 32, false, plan.slice / 4).await?;
@@ -65,7 +69,8 @@ pub(super) async fn run(plan: &Plan, subjects: &[Subject]) -> Result<Vec<Figures
             let many = slice(subject, 32, false, plan.slice).await?;
             samples.cpu_per_request.push(many.cpu_each());
             samples.rps.push(many.per_second());
-            samples.p50.push(slice(subject, 1, false, plan.slice / 2).await?.percentile(50));
+            samples.p50_free.push(slice(subject, 1, false, plan.slice / 2).await?.percentile(50));
+            samples.p50.push(p50_on_one_core(subject, upstream, plan.slice / 2).await?);
             samples.p99.push(slice(subject, 128, false, plan.slice).await?.percentile(99));
             let streams = slice(subject, 64, true, plan.slice).await?;
             samples.cpu_per_stream.push(streams.cpu_each());
@@ -78,7 +83,9 @@ pub(super) async fn run(plan: &Plan, subjects: &[Subject]) -> Result<Vec<Figures
             name: subject.name,
             cpu_per_request: median(&mut samples.cpu_per_request),
             rps: median(&mut samples.rps),
-            p50: median(&mut samples.p50),
+            // One that was taken elsewhere would not be the same figure.
+            p50: samples.p50.into_iter().collect::<Result<Vec<_>, _>>().map(|mut all| median(&mut all)),
+            p50_free: median(&mut samples.p50_free),
             p99: median(&mut samples.p99),
             cpu_per_stream: median(&mut samples.cpu_per_stream),
             streams: median(&mut samples.streams),
@@ -87,6 +94,16 @@ pub(super) async fn run(plan: &Plan, subjects: &[Subject]) -> Result<Vec<Figures
         });
     }
     Ok(figures)
+}
+
+/// The inner result says why nothing could be held on a core.
+async fn p50_on_one_core(subject: &Subject, upstream: &Child, length: Duration) -> Result<Result<f64, String>, BenchError> {
+    let processes = [vec![std::process::id()], upstream.processes(), subject.child.processes()].concat();
+    let _held = match OneCore::hold(&processes) {
+        Ok(held) => held,
+        Err(why) => return Ok(Err(why)),
+    };
+    Ok(Ok(slice(subject, 1, false, length).await?.percentile(50)))
 }
 
 fn median(values: &mut [f64]) -> f64 {

@@ -89,6 +89,13 @@ impl Child {
         }
         Err(failed(what, "it ended without saying where it listens"))
     }
+
+    /// The process and its children (nginx has workers).
+    pub fn processes(&self) -> Vec<u32> {
+        let parent = self.process.id();
+        let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+        std::iter::once(parent).chain(children.split_whitespace().filter_map(|c| c.parse().ok())).collect()
+    }
 }
 
 pub(super) fn bare(upstream: SocketAddr) -> Result<Subject, BenchError> {
@@ -155,17 +162,10 @@ fn folder(name: &str) -> Result<PathBuf, BenchError> {
 }
 
 impl Subject {
-    /// The process and its children (nginx has workers).
-    fn processes(&self) -> Vec<u32> {
-        let parent = self.child.process.id();
-        let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
-        std::iter::once(parent).chain(children.split_whitespace().filter_map(|c| c.parse().ok())).collect()
-    }
-
     /// Processor time so far, in seconds.
     pub fn cpu(&self) -> Result<f64, BenchError> {
         let mut ticks = 0.0;
-        for id in self.processes() {
+        for id in self.child.processes() {
             let path = format!("/proc/{id}/stat");
             let text = read(&path)?;
             // The name in brackets may hold anything; what follows it is numbers.
@@ -178,7 +178,7 @@ impl Subject {
     /// Resident memory, in bytes.
     pub fn memory(&self) -> Result<u64, BenchError> {
         let mut bytes = 0;
-        for id in self.processes() {
+        for id in self.child.processes() {
             let text = read(&format!("/proc/{id}/status"))?;
             let line = text.lines().find_map(|l| l.strip_prefix("VmRSS:"));
             bytes += line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024;
