@@ -25,11 +25,13 @@ impl Ceiling {
 
 /// Characters around a number that tell whether it is a limit or a count of what was used.
 const CONTEXT: usize = 48;
-/// One of them stands in front of a limit that does not begin its clause. Beginnings of words.
-const LIMITS: [&str; 9] = ["limit", "max", "most", "up", "allow", "quota", "exceed", "ceiling", "cap"];
-/// What stands beside a count. Beginnings of words.
-const USAGE: [&str; 13] =
-    ["made", "sent", "use", "using", "usage", "current", "received", "remaining", "already", "after", "detected", "observed", "were"];
+/// One of them stands in front of a limit that does not begin its clause; so does "up to".
+const LIMITS: &str =
+    "limit limits limited limiting max maximum most allow allows allowed allowing quota exceed exceeds exceeded ceiling cap caps capped";
+/// What stands beside a count.
+const USAGE: &str = "made sent use uses used using usage current currently received remaining already after detected observed were";
+/// In front of a limit that somebody else has.
+const OFFERS: &str = "upgrade upgrades upgraded upgrading";
 
 /// Finds the first ceiling in a text. Counts of what was used are none, and neither are numbers without a word that makes them a limit.
 #[must_use]
@@ -63,11 +65,14 @@ fn is_limit(text: &str, found: &Captures<'_>) -> bool {
     let clause = near.rsplit(ends).next().unwrap_or_default();
     let rest: String = after.chars().take(CONTEXT).collect::<String>().to_ascii_lowercase();
     let rest = rest.split(ends).next().unwrap_or_default();
-    let says = |part: &str, words: &[&str]| {
-        part.split(|c: char| !c.is_ascii_alphabetic()).any(|word| !word.is_empty() && words.iter().any(|w| word.starts_with(w)))
-    };
+    let says = |part: &str, of: &str| words(part).any(|word| words(of).any(|one| one == word));
+    let up_to = words(clause).zip(words(clause).skip(1)).any(|pair| pair == ("up", "to"));
     let begins = !clause.chars().any(char::is_alphanumeric);
-    (begins || says(clause, &LIMITS)) && !says(clause, &USAGE) && !says(rest, &USAGE)
+    (begins || up_to || says(clause, LIMITS)) && !says(clause, OFFERS) && !says(clause, USAGE) && !says(rest, USAGE)
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_ascii_alphabetic()).filter(|word| !word.is_empty())
 }
 
 fn read(found: &Captures<'_>) -> Option<Ceiling> {
@@ -93,7 +98,7 @@ mod tests {
 
     #[test]
     fn ceilings_are_read_and_counts_are_not() {
-        let table: [(&str, Option<(u32, u64)>); 29] = [
+        let table: [(&str, Option<(u32, u64)>); 38] = [
             ("20 RPM exceeded", Some((20, 60_000))),
             ("Rate limit: maximum 5 requests within 1 minutes", Some((5, 60_000))),
             ("You are limited to 60 requests per minute.", Some((60, 60_000))),
@@ -122,6 +127,15 @@ mod tests {
             (r#"{"error":{"message":"20 requests per minute exceeded"}}"#, Some((20, 60_000))),
             (r#"{"error":{"message":"Rate limit reached (limit: 3 RPM, used: 3)"}}"#, None),
             ("Rate limit reached on requests per min (RPM): Limit 3, Used 3, Requested 1", None),
+            ("Please upgrade for 500 requests per minute", None),
+            ("Rate limit reached, upgrade to Pro for 500 requests per minute", None),
+            ("You are limited to 5 requests per minute, upgrade for more", Some((5, 60_000))),
+            ("You can make up to 5 requests per minute", Some((5, 60_000))),
+            ("We set up 5 requests per minute", None),
+            ("The limit of a user is 60 requests per minute", Some((60, 60_000))),
+            ("limit: 60 requests per minute for each user", Some((60, 60_000))),
+            ("limit 60 requests per minute, used 61", None),
+            ("mostly 5 requests per minute", None),
             ("", None),
         ];
         for (text, expected) in table {
