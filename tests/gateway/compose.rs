@@ -423,6 +423,39 @@ async fn what_a_composed_request_reads_for_itself_counts_as_held() {
 }
 
 #[tokio::test]
+async fn without_room_for_a_judge_that_nobody_named_one_voice_is_the_answer() {
+    // Held are the request (20 kB), the answers of the panel, and what a judge would be asked; the last one does not fit.
+    let long = |extra: Value| {
+        let mut body = json!({"user": "x".repeat(20_000)});
+        body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        body
+    };
+    let said = |letter: &str| letter.repeat(6_000);
+    let tight = async |options: Fusion| {
+        let (vendors, setup) = vendors().await;
+        for (vendor, key) in vendors.iter().zip(["a", "b", "c"]) {
+            vendor.script(key, [Reply::chat(&said(key))]);
+        }
+        (vendors, panel(setup, options).change(|s| s.settings.max_buffered_bytes = 75_000).start())
+    };
+    for stream in [false, true] {
+        let (vendors, served) = tight(Fusion { min_panel: 3, ..Fusion::default() }).await;
+        let got = ask(&served, long(json!({"stream": stream}))).await;
+        assert_eq!(got.status, 200, "{}", got.text());
+        assert!(got.text().contains(&said("a")), "the first one");
+        assert_eq!(calls(&vendors), [1, 1, 1, 0]);
+    }
+    // The shape that only the model itself can give: it is asked with the request as it is held.
+    let (vendors, served) = tight(Fusion { min_panel: 3, ..Fusion::default() }).await;
+    assert_eq!(ask(&served, long(json!({"n": 2}))).await.status, 200);
+    assert_eq!((calls(&vendors), &vendors[0].seen()[1].json()["n"]), (vec![2, 1, 1, 0], &json!(2)));
+    // A judge that is named has the last word, or nobody.
+    let (vendors, served) = tight(Fusion { min_panel: 3, ..judged_by_four() }).await;
+    let got = ask(&served, long(json!({}))).await;
+    assert_eq!((got.status, got.code().as_str(), calls(&vendors)), (503, "admission_queue_full", vec![1, 1, 1, 0]));
+}
+
+#[tokio::test]
 async fn checks_of_the_answer_concern_the_panel_and_the_last_step() {
     let (vendors, setup) = vendors().await;
     let checks = |combo: &mut Combo| combo.validate_response.forbidden = vec!["bad".to_owned()];

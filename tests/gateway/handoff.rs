@@ -36,8 +36,12 @@ fn summary() -> Reply {
     answer(r#"Here: {"summary": "they ask <why>", "keyDecisions": ["be brief"]}"#, 10)
 }
 
+fn conversation(stream: bool) -> Value {
+    json!({"model": "relay", "stream": stream, "messages": [{"role": "system", "content": "rules"}, {"role": "user", "content": "why?"}]})
+}
+
 async fn say(served: &Served, session: Option<&str>, stream: bool) -> Got {
-    let body = json!({"model": "relay", "stream": stream, "messages": [{"role": "system", "content": "rules"}, {"role": "user", "content": "why?"}]});
+    let body = conversation(stream);
     let mut asking = request("POST", "/v1/chat/completions", "client");
     if let Some(session) = session {
         asking = asking.header("x-session-id", session);
@@ -104,18 +108,31 @@ async fn what_there_was_no_room_to_tell_is_told_later() {
     vendor.script("a", [answer("a", 10), summary(), Reply::error(429, "slow down").header("retry-after", 60)]);
     assert_eq!(say(&served, Some("s"), false).await.content(), "a");
     changes(&served, 1).await;
-    let room = |bytes: u64| {
+    let room = |bytes: usize| {
         let mut snapshot = (*served.gateway.config().unwrap().snapshot).clone();
-        snapshot.settings.max_buffered_bytes = bytes;
+        snapshot.settings.max_buffered_bytes = bytes as u64;
         served.gateway.load(snapshot, Vec::new()).unwrap();
     };
-    // Enough for the request and an answer, not for the request with what was handed over.
-    room(400);
-    assert_eq!(say(&served, Some("s"), false).await.content(), "b");
-    room(1 << 26);
-    assert_eq!(say(&served, Some("s"), false).await.content(), "b");
+    // The request, and what it is with what was handed over, as another session's is told.
+    let (body, with) = told_sizes().await;
+    // Room for the request; for both, but not for reading the one while the other is made; for all of it.
+    for bytes in [2 * body, 2 * body + with - 1, 2 * body + with] {
+        room(bytes);
+        assert_eq!(say(&served, Some("s"), false).await.content(), "b");
+    }
     let told: Vec<usize> = vendor.seen()[3..].iter().map(|seen| roles(&seen.json()).len()).collect();
-    assert_eq!((told, served.gateway.sessions().version()), (vec![2, 3], 2));
+    assert_eq!((told, served.gateway.sessions().version()), (vec![2, 2, 3], 2));
+}
+
+/// How long the body of a request is, and that of one which tells the summary.
+async fn told_sizes() -> (usize, usize) {
+    let (vendor, served) = relay(|_| ()).await;
+    vendor.script("a", [answer("a", 10), summary(), Reply::error(429, "slow down").header("retry-after", 60)]);
+    assert_eq!(say(&served, Some("s"), false).await.content(), "a");
+    changes(&served, 1).await;
+    assert_eq!(say(&served, Some("s"), false).await.content(), "b");
+    let seen = vendor.seen();
+    (conversation(false).to_string().len(), seen[3].body.len() + "relay".len() - "m".len())
 }
 
 #[tokio::test]

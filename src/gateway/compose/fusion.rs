@@ -18,7 +18,6 @@ use super::super::service::Answered;
 use super::super::{clock, ending};
 use super::hear::{Useless, Voice, code_of, hear};
 use super::{Call, Composed, Own, Question};
-use crate::protocol::conversation::Conversation;
 use crate::protocol::panel::sources_turn;
 use crate::protocol::restream::as_stream;
 use crate::routing::{Answer, Budget, Diagnostics, Family, Inner, Origin, Part, Recovery, Request, Resolved, Step, UnitKind, Walk};
@@ -86,6 +85,8 @@ pub(super) async fn answer(composed: &Composed) -> Result<Answered, Box<Refusal>
             None => composed.first(composed.unchanged()).await,
         });
     }
+    // More than one answer, and an answer for later: only the model itself can give those.
+    let plain = !conversation.has("n") && !conversation.has("background");
     let question = composed.question(&conversation.for_reading())?;
     // The panel may take minutes: what it is not asked with is read again afterwards.
     drop(held);
@@ -97,7 +98,7 @@ pub(super) async fn answer(composed: &Composed) -> Result<Answered, Box<Refusal>
     if panel.voices.is_empty() {
         return Ok(nobody(composed, panel));
     }
-    conclude(composed, panel.voices, judge).await
+    conclude(composed, panel.voices, judge, plain).await
 }
 
 /// The model that the combo names as judge.
@@ -187,29 +188,34 @@ async fn ask(composed: &Composed, options: &Fusion, question: &Question) -> Pane
 }
 
 /// The answer from what the panel said.
-async fn conclude(composed: &Composed, mut voices: Vec<(usize, Voice)>, judge: Option<Part>) -> Result<Answered, Box<Refusal>> {
-    let Own { conversation, held } = composed.conversation()?;
+async fn conclude(composed: &Composed, voices: Vec<(usize, Voice)>, judge: Option<Part>, plain: bool) -> Result<Answered, Box<Refusal>> {
+    let question = match &judge {
+        Some(_) => Some(sources(composed, &voices)?),
+        None if voices.len() == 1 => None,
+        // No memory for what a judge is to read: where none is named, one voice is an answer too, and the calls were not for nothing.
+        None => sources(composed, &voices).ok(),
+    };
     let first = voices.first().map_or(0, |(entry, _)| *entry);
-    if voices.len() == 1
-        && judge.is_none()
-        && let Some((_, voice)) = voices.pop()
-    {
-        return match alone(composed, &conversation, voice) {
-            Some(answered) => Ok(answered),
-            None => Ok(composed.call(last_call(composed, Part::Entry(first), composed.unchanged())).await),
-        };
-    }
-    let turn = sources_turn(voices.iter().map(|(_, voice)| voice.text.as_str()));
-    let question = composed.question(&conversation.with_user(&turn))?;
-    drop((voices, turn, held));
+    let Some(question) = question else {
+        let answered = voices.into_iter().next().filter(|_| plain).and_then(|(_, voice)| alone(composed, voice));
+        return Ok(match answered {
+            Some(answered) => answered,
+            None => composed.call(last_call(composed, Part::Entry(first), composed.unchanged())).await,
+        });
+    };
+    drop(voices);
     Ok(composed.call(last_call(composed, judge.unwrap_or(Part::Entry(first)), question)).await)
 }
 
-/// The only answer of the panel as the client's, where the client would have got the same one (decisions 4.6): a model is not asked twice.
-fn alone(composed: &Composed, conversation: &Conversation, voice: Voice) -> Option<Answered> {
-    if conversation.has("n") || conversation.has("background") {
-        return None;
-    }
+/// What the judge is asked.
+fn sources(composed: &Composed, voices: &[(usize, Voice)]) -> Result<Question, Box<Refusal>> {
+    let Own { conversation, held: _held } = composed.conversation()?;
+    let turn = sources_turn(voices.iter().map(|(_, voice)| voice.text.as_str()));
+    composed.question(&conversation.with_user(&turn))
+}
+
+/// One answer of the panel as the client's, where the client would have got the same one (decisions 4.6): a model is not asked twice.
+fn alone(composed: &Composed, voice: Voice) -> Option<Answered> {
     let Voice { response, origin, held, .. } = voice;
     let (mut parts, mut body) = response.into_parts();
     if composed.context.head.stream {

@@ -77,10 +77,25 @@ struct Call {
     patient: bool,
 }
 
-/// The client's conversation, with its share of the memory that all bodies may use.
-struct Own {
-    conversation: Conversation,
-    held: Buffered,
+/// The client's conversation beside the body in which it came, with its share of the memory that all bodies may use.
+pub(super) struct Own {
+    pub conversation: Conversation,
+    pub held: Buffered,
+}
+
+impl Own {
+    /// Reads the body of a request, if there is room for it a second time.
+    pub fn read(context: &Context) -> Result<Self, Box<Refusal>> {
+        let held = room(context, context.body.len())?;
+        Conversation::parse(context.shared.endpoint.dialect(), &context.body)
+            .map(|conversation| Self { conversation, held })
+            .map_err(|error| Box::new(Refusal::new(400, "invalid_json", error.to_string()).hopeless()))
+    }
+}
+
+/// A share of the memory that all bodies may use.
+fn room(context: &Context, bytes: usize) -> Result<Buffered, Box<Refusal>> {
+    Ok(context.shared.gateway().buffers().reserve(bytes as u64).ok_or_else(ingest::full)?)
 }
 
 /// A body for calls, with its share of the memory that all bodies may use.
@@ -110,23 +125,15 @@ impl Composed {
         self.context.shared.loaded.router.units(self.combo)
     }
 
-    /// The client's conversation, beside the body in which it came.
     fn conversation(&self) -> Result<Own, Box<Refusal>> {
-        let held = self.room(self.context.body.len())?;
-        Conversation::parse(self.context.shared.endpoint.dialect(), &self.context.body)
-            .map(|conversation| Own { conversation, held })
-            .map_err(|error| Box::new(Refusal::new(400, "invalid_json", error.to_string()).hopeless()))
-    }
-
-    fn room(&self, bytes: usize) -> Result<Buffered, Box<Refusal>> {
-        Ok(self.context.shared.gateway().buffers().reserve(bytes as u64).ok_or_else(ingest::full)?)
+        Own::read(&self.context)
     }
 
     /// A conversation as a body to be sent.
     fn question(&self, conversation: &Conversation) -> Result<Question, Box<Refusal>> {
         let body = Bytes::from(conversation.to_bytes());
         let head = scan_request(&body).map_err(|error| unreadable(&error))?;
-        let held = self.room(body.len())?;
+        let held = room(&self.context, body.len())?;
         Ok(Question { body, head, _held: Some(Arc::new(held)) })
     }
 

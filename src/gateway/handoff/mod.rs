@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::admission::Buffered;
+use super::compose::Own;
 use super::compose::hear::{Useless, Voice, hear};
 use super::config::Loaded;
 use super::engine::Engine;
@@ -17,7 +18,7 @@ use super::sessions::{Key, Session};
 use super::{Gateway, clock, lock};
 use crate::api::time::EpochMs;
 use crate::protocol::Endpoint;
-use crate::protocol::conversation::{Conversation, Place};
+use crate::protocol::conversation::Place;
 use crate::protocol::handoff::{Summary, summary_request};
 use crate::protocol::scan::scan_request;
 use crate::routing::{Budget, Dispatch, Inner, KeyPolicy, Part, Request, Resolved};
@@ -64,9 +65,11 @@ impl Relay {
         if *handoff.from == *dispatch.connection.name {
             return None;
         }
-        let conversation = Conversation::parse(context.shared.endpoint.dialect(), &context.body).ok()?;
+        // What there is no room for, now or for the moment in which it is made, is told with a later request.
+        let Own { conversation, held: reading } = Own::read(context).ok()?;
         let body = Bytes::from(conversation.with_system(&handoff.turn, Place::First).to_bytes());
         let held = context.shared.gateway().buffers().reserve(body.len() as u64)?;
+        drop(reading);
         let head = scan_request(&body).ok()?;
         lock(&self.told).push((Arc::clone(&dispatch.connection.name), handoff.made));
         let told = Context { shared: Arc::clone(&context.shared), headers: context.headers.clone(), head, body, purpose: context.purpose };
@@ -97,7 +100,8 @@ impl Relay {
             Some((provider, model)) => loaded.router.model(provider, model),
             None => loaded.router.model(&dispatch.provider_name, &dispatch.model),
         };
-        let Ok(of) = Conversation::parse(shared.endpoint.dialect(), &context.body) else { return };
+        // Without room for it another answer is the occasion.
+        let Ok(Own { conversation: of, held: _reading }) = Own::read(context) else { return };
         let newest = usize::try_from(options.max_messages).unwrap_or(usize::MAX);
         let Some((model, claim)) = model.zip(Claim::take(shared.gateway(), self.key, now)) else { return };
         let question = |tuned| summary_request(&of, shared.endpoint.dialect(), &context.head.model, newest, tuned).to_bytes();
