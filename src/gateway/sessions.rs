@@ -93,6 +93,8 @@ struct Binding {
     until: EpochMs,
     /// The end that other replicas know.
     told: EpochMs,
+    /// It was released before its end. Remembered until then, so that who has not heard of it does not bring it back.
+    over: bool,
 }
 
 /// The two kinds of bindings.
@@ -131,17 +133,17 @@ impl Table {
     }
 
     fn get(&self, key: &Key, now: EpochMs) -> Option<Arc<str>> {
-        self.shard(key).get(key).filter(|binding| binding.until > now).map(|binding| Arc::clone(&binding.connection))
+        self.shard(key).get(key).filter(|binding| !binding.over && binding.until > now).map(|binding| Arc::clone(&binding.connection))
     }
 
     /// Binds; answers whether that changes anything but the time, and whether others must be told: their end comes too early otherwise.
     fn bind(&self, key: Key, connection: &Arc<str>, until: EpochMs, now: EpochMs) -> (bool, bool) {
         let mut shard = self.shard(&key);
         if let Some(known) = shard.get_mut(&key) {
-            let moved = known.connection != *connection;
+            let moved = known.over || known.connection != *connection;
             let tell = moved || until.since(known.told) > until.since(now) / 2;
             let told = if tell { until } else { known.told };
-            *known = Binding { connection: Arc::clone(connection), until, told };
+            *known = Binding { connection: Arc::clone(connection), until, told, over: false };
             return (moved, tell);
         }
         if shard.len() >= MAX_BINDINGS / SHARDS {
@@ -152,32 +154,36 @@ impl Table {
                 shard.remove(&oldest);
             }
         }
-        shard.insert(key, Binding { connection: Arc::clone(connection), until, told: until });
+        shard.insert(key, Binding { connection: Arc::clone(connection), until, told: until, over: false });
         (true, true)
     }
 
-    /// Whether what is bound here ends later than `until`.
-    fn ends_after(&self, key: &Key, until: EpochMs) -> bool {
-        self.shard(key).get(key).is_some_and(|binding| binding.until > until)
+    /// Whether what is known here is newer than a binding until `until`: it ends later, or it is the end of that one.
+    fn is_newer(&self, key: &Key, until: EpochMs) -> bool {
+        self.shard(key).get(key).is_some_and(|binding| binding.until > until || (binding.over && binding.until == until))
     }
 
     fn release(&self, key: &Key, connection: &str) -> bool {
         let mut shard = self.shard(key);
-        let ours = shard.get(key).is_some_and(|binding| *binding.connection == *connection);
-        ours && shard.remove(key).is_some()
+        let Some(ours) = shard.get_mut(key).filter(|binding| !binding.over && *binding.connection == *connection) else { return false };
+        ours.over = true;
+        true
     }
 
-    fn export(&self, now: EpochMs) -> Vec<Saved> {
-        let alive = |(key, binding): (&Key, &Binding)| {
-            (binding.until > now).then(|| Saved { key: hex(&key.0), connection: binding.connection.to_string(), until: binding.until.0 })
+    /// What is bound, or what is over before its end.
+    fn export(&self, over: bool, now: EpochMs) -> Vec<Saved> {
+        let wanted = |(key, binding): (&Key, &Binding)| {
+            let wanted = binding.over == over && binding.until > now;
+            wanted.then(|| Saved { key: hex(&key.0), connection: binding.connection.to_string(), until: binding.until.0 })
         };
-        self.0.iter().flat_map(|shard| lock(shard).iter().filter_map(alive).collect::<Vec<_>>()).collect()
+        self.0.iter().flat_map(|shard| lock(shard).iter().filter_map(wanted).collect::<Vec<_>>()).collect()
     }
 
-    fn restore(&self, saved: Vec<Saved>, now: EpochMs) {
+    fn restore(&self, saved: Vec<Saved>, over: bool, now: EpochMs) {
         for entry in saved {
             if let Some(key) = unhex(&entry.key).filter(|_| entry.until > now.0) {
-                self.bind(key, &entry.connection.into(), EpochMs(entry.until), now);
+                self.bind(key, &entry.connection.as_str().into(), EpochMs(entry.until), now);
+                let _ = over && self.release(&key, &entry.connection);
             }
         }
     }
@@ -198,6 +204,9 @@ pub struct Sessions {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Stored {
     pins: Vec<Saved>,
+    /// Pins that were released before their end.
+    #[serde(default)]
+    released: Vec<Saved>,
     responses: Vec<Saved>,
     #[serde(default)]
     handoffs: Vec<handoff::Saved>,
@@ -275,14 +284,18 @@ impl Sessions {
         self.tell_before(untold.iter().cloned());
     }
 
-    /// Notes again what is bound here, where it is `missing`: nobody else may know of it.
-    pub fn tell_again(&self, missing: impl Fn(&News) -> bool, now: EpochMs) {
-        let all = [(Binds::Session, &self.pins), (Binds::Answer, &self.responses)];
-        let all = all.into_iter().flat_map(|(binds, table)| {
-            table.export(now).into_iter().map(move |Saved { key, connection, until }| News { binds, key, connection, until })
-        });
+    /// Notes again what is bound here or over, where it is news to a store: `ends` says when what it has of it ends there.
+    pub fn tell_again(&self, ends: impl Fn(&News) -> Option<i64>, now: EpochMs) {
+        let known = |over| {
+            let all = [(Binds::Session, &self.pins), (Binds::Answer, &self.responses)];
+            all.into_iter().flat_map(move |(binds, table)| {
+                table.export(over, now).into_iter().map(move |Saved { key, connection, until }| News { binds, key, connection, until })
+            })
+        };
+        let bound = known(false).filter(|news| ends(news).is_none_or(|until| until < news.until));
+        let over = known(true).filter(|news| ends(news).is_some_and(|until| until <= news.until)).map(|news| News { until: 0, ..news });
         // What was noted meanwhile is newer.
-        self.tell_before(all.filter(missing));
+        self.tell_before(bound.chain(over));
     }
 
     fn tell_before(&self, older: impl Iterator<Item = News>) {
@@ -304,7 +317,7 @@ impl Sessions {
         let changed = if news.until > now.0 {
             // What was bound last ends last: whoever is heard last, all come to the same.
             let until = EpochMs(news.until);
-            !table.ends_after(&key, until) && table.bind(key, &news.connection.as_str().into(), until, now).0
+            !table.is_newer(&key, until) && table.bind(key, &news.connection.as_str().into(), until, now).0
         } else {
             table.release(&key, &news.connection)
         };
@@ -352,8 +365,9 @@ impl Sessions {
     /// # Errors
     /// Only if a value has no JSON form, which none has.
     pub fn export(&self, now: EpochMs) -> Result<Vec<u8>, serde_json::Error> {
-        let (pins, responses, handoffs) = (self.pins.export(now), self.responses.export(now), self.handoffs.export(now));
-        serde_json::to_vec(&Stored { pins, responses, handoffs })
+        let (pins, released) = (self.pins.export(false, now), self.pins.export(true, now));
+        let (responses, handoffs) = (self.responses.export(false, now), self.handoffs.export(now));
+        serde_json::to_vec(&Stored { pins, released, responses, handoffs })
     }
 
     /// Takes over what was stored.
@@ -362,8 +376,9 @@ impl Sessions {
     /// It is something else.
     pub fn restore(&self, bytes: &[u8], now: EpochMs) -> Result<(), serde_json::Error> {
         let stored: Stored = serde_json::from_slice(bytes)?;
-        self.pins.restore(stored.pins, now);
-        self.responses.restore(stored.responses, now);
+        self.pins.restore(stored.pins, false, now);
+        self.pins.restore(stored.released, true, now);
+        self.responses.restore(stored.responses, false, now);
         self.handoffs.restore(stored.handoffs, now);
         Ok(())
     }
@@ -447,15 +462,48 @@ mod tests {
     fn what_is_bound_is_told_again_to_who_has_not_heard_of_it() {
         let (sessions, [pin, answer]) = (Sessions::default(), ["pin", "answer"].map(|name| response_key("k", name)));
         sessions.pin(pin, &"a".into(), 100, NOW);
-        sessions.tell_again(|_| true, NOW);
+        sessions.tell_again(|_| None, NOW);
         assert!(sessions.news().is_empty(), "there is nobody to tell");
         sessions.share(true);
         sessions.remember_response(answer, &"b".into(), NOW);
-        sessions.tell_again(|news| news.binds == Binds::Session, NOW);
+        sessions.tell_again(|news| (news.binds == Binds::Answer).then_some(news.until), NOW);
         let told: Vec<(Binds, String)> = sessions.news().into_iter().map(|news| (news.binds, news.connection)).collect();
         assert_eq!(told, [(Binds::Session, "a".to_owned()), (Binds::Answer, "b".to_owned())]);
-        sessions.tell_again(|_| true, NOW.plus(100));
+        sessions.tell_again(|_| None, NOW.plus(100));
         assert_eq!(sessions.news().len(), 1, "what is over is not told");
+    }
+
+    #[test]
+    fn what_is_over_is_not_brought_back_by_who_has_not_heard_of_it() {
+        let (sessions, key) = (Sessions::default(), response_key("k", "s"));
+        let told = |until: EpochMs| News { binds: Binds::Session, key: hex(key.bytes()), connection: "a".to_owned(), until: until.0 };
+        sessions.share(true);
+        sessions.pin(key, &"a".into(), 100, NOW);
+        let copy = sessions.export(NOW).unwrap();
+        sessions.unpin(&key, "a");
+        drop(sessions.news());
+        for until in [NOW.plus(50), NOW.plus(100)] {
+            sessions.learn(&told(until), NOW.plus(1));
+            assert_eq!(sessions.pinned(&key, NOW.plus(1)), None);
+        }
+        // A store that still has it is told, one that has a later one is not, and neither is one without.
+        for (stored, news) in [(Some(NOW.plus(100)), 1), (Some(NOW.plus(101)), 0), (None, 0)] {
+            sessions.tell_again(|_| stored.map(|until| until.0), NOW.plus(1));
+            assert_eq!(sessions.news().iter().map(|news| news.until).collect::<Vec<_>>(), vec![0; news]);
+        }
+        // The state file keeps it, and one without it is read as well.
+        let after = Sessions::default();
+        after.restore(&sessions.export(NOW.plus(1)).unwrap(), NOW.plus(2)).unwrap();
+        after.learn(&told(NOW.plus(100)), NOW.plus(2));
+        assert_eq!(after.pinned(&key, NOW.plus(2)), None);
+        let older = String::from_utf8(copy).unwrap().replace(r#""released":[],"#, "");
+        assert!(!older.contains("released"));
+        Sessions::default().restore(older.as_bytes(), NOW).unwrap();
+        // A later success pins again, here and from elsewhere.
+        after.learn(&told(NOW.plus(101)), NOW.plus(2));
+        assert_eq!(after.pinned(&key, NOW.plus(2)).as_deref(), Some("a"));
+        sessions.pin(key, &"a".into(), 100, NOW.plus(3));
+        assert_eq!((sessions.pinned(&key, NOW.plus(3)).as_deref(), sessions.news().len()), (Some("a"), 1));
     }
 
     #[test]

@@ -128,6 +128,13 @@ impl Lease {
         }
     }
 
+    /// Whether `other` is this lease after it was given back or ended by the gateway: nothing revives it. What ran out elsewhere may have been
+    /// renewed here.
+    fn ended_as(&self, other: &Self) -> bool {
+        let over = matches!(other.state, LeaseState::Released | LeaseState::Invalidated);
+        over && self.state == LeaseState::Active && (self.generation, self.acquired) == (other.generation, other.acquired)
+    }
+
     fn end(&mut self, state: LeaseState, reason: EndReason) {
         self.state = state;
         self.end_reason = Some(reason);
@@ -439,10 +446,16 @@ impl LeaseTable {
     }
 
     /// Adds what is known here of owners and `self` does not know, or knows from before: that is how a store that is new, or lost its memory,
-    /// hears of it. Where both have an owner for a connection, the one in `self` keeps it.
+    /// hears of it, and one that was restored from an older copy of what ended since. Where both have an owner for a connection, the one in
+    /// `self` keeps it.
     pub fn join(&self, known: &Self, now: EpochMs) {
         let known = known.lock().clone();
         let mut table = self.lock();
+        for (owner, lease) in &mut table.owners {
+            if let Some(ended) = known.owners.get(owner).filter(|known| lease.ended_as(known)) {
+                (lease.state, lease.end_reason) = (ended.state, ended.end_reason);
+            }
+        }
         let mut taken: BTreeMap<String, OwnerHash> =
             table.owners.iter().filter(|(_, l)| l.live(now)).map(|(owner, l)| (l.connection.clone(), owner.clone())).collect();
         for (owner, mut lease) in known.order.iter().filter_map(|owner| Some((owner, known.owners.get(owner)?.clone()))) {

@@ -198,3 +198,29 @@ fn a_new_store_hears_of_everything_and_who_is_there_already_keeps_its_connection
     // Generations go on from where they were.
     assert_eq!(store.acquire(who(&b), &["q"], TTL, at(3)).unwrap().generation, 2);
 }
+
+#[test]
+fn a_store_that_was_restored_hears_of_leases_that_ended_since() {
+    let (here, store, restored) = (LeaseTable::default(), LeaseTable::default(), LeaseTable::default());
+    let (a, b, c) = (owner('a'), owner('b'), owner('c'));
+    for (who_, connection) in [(&a, "x"), (&b, "y"), (&c, "z")] {
+        here.acquire(who(who_), &[connection], TTL, at(0)).unwrap();
+    }
+    let copy = here.export().unwrap();
+    here.release(who(&a), 1, EndReason::OwnerExit, at(1)).unwrap();
+    here.invalidate(|lease| (lease.connection == "y").then_some(EndReason::AuthorizationChanged), at(1));
+    restored.restore(&copy, at(2)).unwrap();
+    restored.join(&here, at(2));
+    let ends = [(&a, Err(LeaseError::Required)), (&b, Err(LeaseError::Required)), (&c, Ok(()))];
+    for (who_, expected) in &ends {
+        assert_eq!(restored.bound(who(who_), 1, at(2)).map(drop), *expected);
+    }
+    assert_eq!(restored.acquire(who(&b), &["x"], TTL, at(3)).unwrap().generation, 2, "what ended holds no connection");
+    // What only ran out here may have been renewed there.
+    store.restore(&copy, at(0)).unwrap();
+    store.renew(who(&c), 1, TTL, at(1)).unwrap();
+    let late = EpochMs(at(0).0 + i64::try_from(TTL).unwrap());
+    assert!(here.bound(who(&c), 1, late).is_err());
+    store.join(&here, late);
+    assert!(store.bound(who(&c), 1, late).is_ok());
+}

@@ -337,6 +337,37 @@ async fn a_store_that_was_restored_hears_of_the_bindings_since() {
 }
 
 #[tokio::test]
+async fn a_store_that_was_restored_brings_back_nothing_that_was_given_back() {
+    let Some(redis) = Redis::start().await else { return };
+    let vendor = Vendor::start().await;
+    let served = start(setup(&vendor, &redis)).await;
+    let store = redis::Client::open(redis.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let keys = ["bindings", "replicas", "leases"].map(|name| format!("omniroute:{{test}}:{name}"));
+    let all = async |key: &str| -> Vec<String> { redis::cmd("HGETALL").arg(key).query_async(&mut store.clone()).await.unwrap() };
+    // A pin and a lease, both in the copy, and then both given back.
+    let session = response_key("client", "session");
+    served.gateway.sessions().pin(session, &"b".into(), 60_000, clock::now());
+    assert_eq!(acquire(&served, &owner('A')).await.status, 200);
+    until("the pin is stored", async || !all(&keys[0]).await.is_empty()).await;
+    let copies = [all(&keys[0]).await, all(&keys[1]).await, all(&keys[2]).await];
+    served.gateway.sessions().unpin(&session, "b");
+    let given_back = lease(&served, &owner('A'), json!({"action": "release", "generation": 1, "reason": "OWNER_EXIT"})).await;
+    assert_eq!(given_back.status, 200, "{}", given_back.text());
+    until("the pin is gone", async || all(&keys[0]).await.is_empty()).await;
+    let mut restore = redis::pipe();
+    restore.atomic().cmd("CLIENT").arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]).cmd("CLIENT").arg(&["KILL", "TYPE", "pubsub"]);
+    for (key, copy) in keys.iter().zip(copies) {
+        restore.cmd("DEL").arg(key).cmd("HSET").arg(key).arg(copy);
+    }
+    let _: redis::Value = restore.query_async(&mut store.clone()).await.unwrap();
+    until("the pin is gone again", async || all(&keys[0]).await.is_empty()).await;
+    assert_eq!(served.gateway.sessions().pinned(&session, clock::now()), None);
+    let two = async || acquire(&served, &owner('B')).await.status == 200 && acquire(&served, &owner('C')).await.status == 200;
+    until("both connections are free", two).await;
+    assert_eq!(managed(&served, &owner('A'), "1").await.code(), "LEASE_REQUIRED");
+}
+
+#[tokio::test]
 async fn sessions_and_answers_lead_to_the_same_connection_everywhere() {
     let Some(redis) = Redis::start().await else { return };
     let vendor = Vendor::start().await;

@@ -109,7 +109,7 @@ async fn share(gateway: &Arc<Gateway>, store: &Arc<StateStore>, me: &str) -> Res
     let stored = replica.read_bindings().await?;
     if !known {
         // A store that does not know this process, or was restored from an older copy, may know nothing that was told before.
-        gateway.sessions().tell_again(|news| stored.get(&field(news)).is_none_or(|until| *until < news.until), clock::now());
+        gateway.sessions().tell_again(|news| stored.get(&field(news)).copied(), clock::now());
     }
     session.join_leases(gateway).await?;
     gateway.store_is(Some(session), None);
