@@ -4,7 +4,6 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -24,22 +23,19 @@ const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(250);
 /// Longest answer of a proxy to CONNECT.
 const MAX_CONNECT_ANSWER: usize = 8 * 1024;
 
-/// A connection, counting what came in.
-pub struct Socket {
-    inner: Inner,
-    received: Arc<AtomicU64>,
-}
+/// A connection.
+pub struct Socket(Inner);
 
 enum Inner {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Opens a connection to `origin` within its connect timeout. Also answers the counter of received bytes.
+/// Opens a connection to `origin` within its connect timeout.
 ///
 /// # Errors
 /// The name, the address guard, the proxy, TCP, TLS, or the timeout.
-pub async fn connect(origin: &Origin) -> Result<(Socket, Arc<AtomicU64>), DialError> {
+pub async fn connect(origin: &Origin) -> Result<Socket, DialError> {
     match tokio::time::timeout(origin.connect_timeout, open(origin)).await {
         Ok(result) => result,
         Err(_) => {
@@ -50,14 +46,14 @@ pub async fn connect(origin: &Origin) -> Result<(Socket, Arc<AtomicU64>), DialEr
     }
 }
 
-async fn open(origin: &Origin) -> Result<(Socket, Arc<AtomicU64>), DialError> {
+async fn open(origin: &Origin) -> Result<Socket, DialError> {
     let tcp = match &origin.proxy {
         None => {
             tcp(&origin.host, origin.port, origin.guard).await.map_err(|e| DialError::connect(format!("connecting to {origin}: {e}")))?
         }
         Some(proxy) => through(proxy, origin).await?,
     };
-    let inner = match &origin.tls {
+    Ok(Socket(match &origin.tls {
         None => Inner::Plain(tcp),
         Some((config, name)) => {
             let connector = TlsConnector::from(Arc::clone(config));
@@ -65,9 +61,7 @@ async fn open(origin: &Origin) -> Result<(Socket, Arc<AtomicU64>), DialError> {
             let stream = stream.map_err(|e| DialError { tls: true, ..DialError::connect(format!("TLS handshake with {origin}: {e}")) })?;
             Inner::Tls(Box::new(stream))
         }
-    };
-    let received = Arc::new(AtomicU64::new(0));
-    Ok((Socket { inner, received: Arc::clone(&received) }, received))
+    }))
 }
 
 /// A TCP connection to the first address that answers.
@@ -168,29 +162,23 @@ async fn connect_answer(stream: &mut TcpStream) -> io::Result<u16> {
 
 impl AsyncRead for Socket {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let polled = match &mut self.inner {
+        match &mut self.0 {
             Inner::Plain(s) => Pin::new(s).poll_read(cx, buf),
             Inner::Tls(s) => Pin::new(s).poll_read(cx, buf),
-        };
-        let read = buf.filled().len().saturating_sub(before);
-        if read > 0 {
-            self.received.fetch_add(read as u64, Ordering::Relaxed);
         }
-        polled
     }
 }
 
 impl AsyncWrite for Socket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut self.inner {
+        match &mut self.0 {
             Inner::Plain(s) => Pin::new(s).poll_write(cx, buf),
             Inner::Tls(s) => Pin::new(s).poll_write(cx, buf),
         }
     }
 
     fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        match &mut self.inner {
+        match &mut self.0 {
             Inner::Plain(s) => Pin::new(s).poll_write_vectored(cx, bufs),
             Inner::Tls(s) => Pin::new(s).poll_write_vectored(cx, bufs),
         }
@@ -201,14 +189,14 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.inner {
+        match &mut self.0 {
             Inner::Plain(s) => Pin::new(s).poll_flush(cx),
             Inner::Tls(s) => Pin::new(s).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.inner {
+        match &mut self.0 {
             Inner::Plain(s) => Pin::new(s).poll_shutdown(cx),
             Inner::Tls(s) => Pin::new(s).poll_shutdown(cx),
         }

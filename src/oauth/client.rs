@@ -106,7 +106,7 @@ async fn exchange(grant: &Grant, tls: &TlsConfigs) -> Result<Renewed, RefreshErr
     let way = Way { tls, ca_bundle: grant.ca_bundle.as_deref(), proxy: proxy.as_ref(), guard, connect_timeout: CONNECT_TIMEOUT };
     let origin = Origin::new(&url, &way).map_err(|e| failed(format!("`tokenURL` {e}")))?;
     let connected = connect(&origin).await;
-    let (socket, _) = connected.map_err(|error| RefreshError::Unreachable { host: origin.to_string(), detail: error.to_string() })?;
+    let socket = connected.map_err(|error| RefreshError::Unreachable { host: origin.to_string(), detail: error.to_string() })?;
     let handshake = http1::handshake(TokioIo::new(socket)).await;
     let (mut sender, driver) = handshake.map_err(|e| failed(format!("starting HTTP with {origin}: {e}")))?;
     let _driver = AbortOnDropHandle::new(tokio::spawn(driver));

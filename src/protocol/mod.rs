@@ -6,6 +6,7 @@ mod dialect;
 pub mod errors;
 pub mod handoff;
 pub mod headers;
+pub mod http1;
 pub mod json;
 pub mod panel;
 pub mod progress;

@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -11,9 +11,9 @@ use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use http::header::{CONTENT_ENCODING, HeaderMap};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 
-use super::pool::{Conn, Pool};
+use super::pool::Pool;
+use super::wire::Conn;
 use crate::classify::TransportError;
 use crate::gateway::admission::{Buffered, Buffers};
 use crate::gateway::clock;
@@ -30,12 +30,12 @@ pub struct BodyError {
 
 /// The body of a provider's answer. Dropping it before its end closes the connection at once.
 pub struct UpstreamBody {
-    incoming: Incoming,
+    /// Gone when the connection serves others again, or broke.
     link: Option<Link>,
 }
 
 struct Link {
-    conn: Conn,
+    conn: Box<Conn>,
     pool: Arc<Pool>,
     origin: Arc<str>,
 }
@@ -47,33 +47,16 @@ impl std::fmt::Debug for UpstreamBody {
 }
 
 impl UpstreamBody {
-    pub(super) fn new(incoming: Incoming, conn: Conn, pool: Arc<Pool>, origin: Arc<str>) -> Self {
-        let mut body = Self { incoming, link: Some(Link { conn, pool, origin }) };
-        if body.incoming.is_end_stream() {
-            body.release();
-        }
+    pub(super) fn new(conn: Box<Conn>, pool: Arc<Pool>, origin: Arc<str>) -> Self {
+        let mut body = Self { link: Some(Link { conn, pool, origin }) };
+        body.release_at_end();
         body
     }
 
-    /// The exchange is complete: the connection may serve again.
-    fn release(&mut self) {
-        if let Some(Link { conn, pool, origin }) = self.link.take() {
+    /// When the exchange is complete the connection may serve again.
+    fn release_at_end(&mut self) {
+        if let Some(Link { conn, pool, origin }) = self.link.take_if(|link| link.conn.is_ended()) {
             pool.put(&origin, conn);
-        }
-    }
-
-    fn poll_incoming(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        match Pin::new(&mut self.incoming).poll_frame(cx) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Some(Ok(frame))) => Poll::Ready(Some(Ok(frame))),
-            Poll::Ready(Some(Err(error))) => {
-                self.link = None;
-                Poll::Ready(Some(Err(BodyError { transport: TransportError::Reset, message: format!("reading the answer: {error}") })))
-            }
-            Poll::Ready(None) => {
-                self.release();
-                Poll::Ready(None)
-            }
         }
     }
 }
@@ -83,23 +66,26 @@ impl Body for UpstreamBody {
     type Error = BodyError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        // Asking first tells the connection that data is wanted; then it reads, and what it read is there.
-        if let ready @ Poll::Ready(_) = self.poll_incoming(cx) {
-            return ready;
-        }
-        match &mut self.link {
-            Some(link) => link.conn.drive(cx),
-            None => return Poll::Pending,
-        }
-        self.poll_incoming(cx)
+        let Some(link) = &mut self.link else { return Poll::Ready(None) };
+        let read = ready!(link.conn.poll_data(cx));
+        self.release_at_end();
+        Poll::Ready(read.map(|data| {
+            data.map(Frame::data).map_err(|error| {
+                self.link = None;
+                BodyError { transport: TransportError::Reset, message: format!("reading the answer: {error}") }
+            })
+        }))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
+        self.link.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
+        match self.link.as_ref().map_or(Some(0), |link| link.conn.remaining()) {
+            Some(left) => SizeHint::with_exact(left),
+            None => SizeHint::default(),
+        }
     }
 }
 

@@ -1,21 +1,22 @@
 //! One call: a connection, the request, the head of the answer.
 
 use std::future::{Future, poll_fn};
+use std::io::Write;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{HOST, HeaderMap, PROXY_AUTHORIZATION};
-use http::{Method, Request, Response, Uri};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use http::header::HeaderMap;
+use http::{Method, Response, Uri};
 
+use super::SendError;
 use super::body::{Collected, UpstreamBody, collect};
-use super::pool::{Conn, Payload, Pool, PoolLimits};
+use super::headers::Up;
+use super::pool::{Pool, PoolLimits};
 use super::route::{Prepared, Upstream};
-use super::{SendError, headers};
+use super::wire::{Broken, Conn};
 use crate::classify::TransportError;
 use crate::dial::{Origin, connect};
 use crate::gateway::admission::Buffers;
@@ -121,12 +122,11 @@ impl Client {
             })?;
             let none = HeaderMap::new();
             let call = Call { endpoint, headers: &none, body: RequestBody::from(body), response_start: limit, extra: None };
-            let mut request = request(upstream, prepared, &call);
-            *request.method_mut() = method;
-            *request.uri_mut() = elsewhere(&prepared.uri, path)
+            let uri = elsewhere(&prepared.uri, path)
                 .ok_or_else(|| SendError::new(TransportError::Connect, format!("`{path}` is no path of a URL")))?;
+            let head = head(&method, &uri, upstream, prepared, &call);
             let origin = &prepared.origin;
-            let answer = self.exchange(open(origin).await?, prepared, request, limit).await.map_err(|failure| match failure {
+            let answer = self.exchange(open(origin).await?, prepared, (head, call.body), limit).await.map_err(|failure| match failure {
                 Failure::Final(error) => error,
                 Failure::Stale => SendError::new(TransportError::Reset, format!("{origin} closed the connection before it answered")),
             })?;
@@ -145,34 +145,38 @@ impl Client {
 
     async fn exchange(
         &self,
-        mut conn: Conn,
+        mut conn: Box<Conn>,
         prepared: &Prepared,
-        request: Request<Payload>,
+        (head, body): (Bytes, RequestBody),
         limit: Duration,
     ) -> Result<Response<UpstreamBody>, Failure> {
         let origin = &prepared.origin;
         let received = conn.received();
-        let mut answer = pin!(conn.sender.send_request(request));
+        conn.begin(head, body);
         let mut deadline = pin!(tokio::time::sleep(limit));
-        let outcome = poll_fn(|cx| {
-            conn.drive(cx);
-            if let Poll::Ready(result) = answer.as_mut().poll(cx) {
-                return Poll::Ready(Some(result));
-            }
-            deadline.as_mut().poll(cx).map(|()| None)
+        let outcome = poll_fn(|cx| match conn.poll_head(cx) {
+            Poll::Ready(result) => Poll::Ready(Some(result)),
+            Poll::Pending => deadline.as_mut().poll(cx).map(|()| None),
         })
         .await;
         match outcome {
-            Some(Ok(response)) => {
-                let (head, incoming) = response.into_parts();
-                if head.status == 407 && origin.proxy.is_some() && origin.tls.is_none() {
-                    return Err(Failure::Final(SendError::proxy("the proxy refused its credential with status 407")));
-                }
-                Ok(Response::from_parts(head, UpstreamBody::new(incoming, conn, Arc::clone(&self.pool), Arc::clone(&prepared.key))))
+            Some(Ok(head)) if head.status == 407 && origin.proxy.is_some() && origin.tls.is_none() => {
+                Err(Failure::Final(SendError::proxy("the proxy refused its credential with status 407")))
+            }
+            Some(Ok(head)) => {
+                let mut response = Response::new(UpstreamBody::new(conn, Arc::clone(&self.pool), Arc::clone(&prepared.key)));
+                *response.status_mut() = head.status;
+                *response.headers_mut() = head.headers;
+                Ok(response)
             }
             Some(Err(_)) if conn.reused && conn.received() == received => Err(Failure::Stale),
             Some(Err(error)) => {
-                Err(Failure::Final(SendError::new(TransportError::Reset, describe(origin, &error, conn.received() > received))))
+                let message = match error {
+                    Broken::Malformed(mistake) => format!("{origin} answered something that is not HTTP/1.1: {mistake}"),
+                    error if conn.received() > received => format!("the connection to {origin} broke within the head of the answer: {error}"),
+                    error => format!("the connection to {origin} broke before the answer: {error}"),
+                };
+                Err(Failure::Final(SendError::new(TransportError::Reset, message)))
             }
             None => {
                 let message = format!("{origin} sent no answer within {} ms", limit.as_millis());
@@ -188,12 +192,8 @@ enum Failure {
     Final(SendError),
 }
 
-async fn open(origin: &Origin) -> Result<Conn, SendError> {
-    let (socket, received) = connect(origin).await?;
-    // An answer may have 100 headers; any other number than this default would cost memory for each answer.
-    let handshake = http1::handshake(TokioIo::new(socket)).await;
-    let (sender, driver) = handshake.map_err(|e| SendError::new(TransportError::Reset, format!("starting HTTP with {origin}: {e}")))?;
-    Ok(Conn::new(sender, driver, received))
+async fn open(origin: &Origin) -> Result<Box<Conn>, SendError> {
+    Ok(Box::new(Conn::new(connect(origin).await?)))
 }
 
 /// Another path on the same server.
@@ -203,33 +203,20 @@ fn elsewhere(uri: &Uri, path: &str) -> Option<Uri> {
     Uri::from_parts(parts).ok()
 }
 
-fn request(upstream: &Upstream, prepared: &Prepared, call: &Call<'_>) -> Request<Payload> {
-    let mut request = Request::new(Payload::from(call.body.clone()));
-    *request.method_mut() = Method::POST;
-    *request.uri_mut() = prepared.uri.clone();
-    let mut headers = headers::up(call.headers, &upstream.forward, &upstream.fixed, call.endpoint.dialect() == Dialect::Messages);
-    headers.insert(HOST, prepared.host.clone());
-    if let Some((name, value)) = call.extra {
-        headers.insert(http::HeaderName::from_static(name), http::HeaderValue::from_static(value));
-    }
-    if let Some((name, value)) = &prepared.credential {
-        headers.insert(name, value.clone());
-    }
-    let proxy = prepared.origin.proxy.as_ref().filter(|_| prepared.origin.tls.is_none());
-    if let Some(authorization) = proxy.and_then(|p| p.authorization.as_ref()) {
-        headers.insert(PROXY_AUTHORIZATION, authorization.clone());
-    }
-    *request.headers_mut() = headers;
-    request
+/// The head of a request, and its body.
+fn request(upstream: &Upstream, prepared: &Prepared, call: &Call<'_>) -> (Bytes, RequestBody) {
+    (head(&Method::POST, &prepared.uri, upstream, prepared, call), call.body.clone())
 }
 
-fn describe(origin: &Origin, error: &hyper::Error, began: bool) -> String {
-    let cause = std::error::Error::source(error).map(|s| format!(": {s}")).unwrap_or_default();
-    if error.is_parse() {
-        format!("{origin} answered something that is not HTTP/1.1: {error}{cause}")
-    } else if began {
-        format!("the connection to {origin} broke within the head of the answer: {error}{cause}")
-    } else {
-        format!("the connection to {origin} broke before the answer: {error}{cause}")
-    }
+/// Room for the head of a request as clients send them; it grows where it has to.
+const USUAL_HEAD: usize = 768;
+
+fn head(method: &Method, uri: &Uri, upstream: &Upstream, prepared: &Prepared, call: &Call<'_>) -> Bytes {
+    let mut out = Vec::with_capacity(USUAL_HEAD);
+    // Writing to memory does not fail.
+    let _ = write!(out, "{method} {uri} HTTP/1.1\r\n");
+    let (forward, messages) = (&upstream.forward, call.endpoint.dialect() == Dialect::Messages);
+    Up { client: call.headers, forward, constant: &prepared.headers, extra: call.extra, messages }.write(&mut out);
+    let _ = write!(out, "content-length: {}\r\n\r\n", call.body.len());
+    out.into()
 }

@@ -1,7 +1,7 @@
 //! Which headers go up to a provider and which come down to a client (decisions 9.13).
 
 use http::header::{
-    ACCEPT, ACCEPT_ENCODING, ALT_SVC, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, SERVER, SET_COOKIE,
+    ACCEPT, ACCEPT_ENCODING, ALT_SVC, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, SERVER, SET_COOKIE,
     USER_AGENT,
 };
 
@@ -23,29 +23,78 @@ static UP: [HeaderName; 9] = [
 /// The version that the Messages dialect asks for when the client names none.
 const ANTHROPIC_VERSION: (HeaderName, HeaderValue) = (HeaderName::from_static("anthropic-version"), HeaderValue::from_static("2023-06-01"));
 
-/// The headers of a request to a provider, without `host` and the credential.
-pub(super) fn up(client: &HeaderMap, forward: &[HeaderName], fixed: &HeaderMap, messages: bool) -> HeaderMap {
-    let mut out = HeaderMap::with_capacity(12);
-    for (name, value) in client {
-        if UP.contains(name) || forward.contains(name) {
-            out.append(name, value.clone());
+/// What every request to an endpoint says, whatever the client says. The later ones of these prevail: the provider's headers, the host and the
+/// encoding, the credentials.
+pub(super) fn constant(fixed: &HeaderMap, host: HeaderValue, credentials: impl IntoIterator<Item = (HeaderName, HeaderValue)>) -> HeaderMap {
+    let mut out = HeaderMap::with_capacity(fixed.len() + 4);
+    out.extend(fixed.iter().filter(|(name, _)| !is_framing(name)).map(|(name, value)| (name.clone(), value.clone())));
+    out.insert(HOST, host);
+    out.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    for (name, value) in credentials {
+        out.insert(name, value);
+    }
+    out
+}
+
+/// What frames a request is said by whoever sends it.
+pub fn is_framing(name: &HeaderName) -> bool {
+    HOP.contains(name) || name == CONTENT_LENGTH
+}
+
+/// The headers of one request to a provider.
+pub(super) struct Up<'a> {
+    /// Those of the client: only the listed ones go up.
+    pub client: &'a HeaderMap,
+    /// Listed by the provider.
+    pub forward: &'a [HeaderName],
+    /// Those that [`constant`] made.
+    pub constant: &'a HeaderMap,
+    /// One of the gateway's own, which prevails.
+    pub extra: Option<(&'static str, &'static str)>,
+    /// The endpoint speaks the Messages dialect.
+    pub messages: bool,
+}
+
+impl Up<'_> {
+    /// Writes them, a line each.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let (version, default_version) = ANTHROPIC_VERSION;
+        let (mut typed, mut named, mut versioned) = (false, false, !self.messages);
+        let mut say = |name: &HeaderName, value: &HeaderValue| {
+            typed |= name == CONTENT_TYPE;
+            named |= name == USER_AGENT;
+            versioned |= *name == version;
+            line(out, name.as_str(), value.as_bytes());
+        };
+        let taken = |name: &HeaderName| self.extra.is_some_and(|(extra, _)| name == extra);
+        for (name, value) in self.constant.iter().filter(|(name, _)| !taken(name)) {
+            say(name, value);
+        }
+        for (name, value) in self.client {
+            if (UP.contains(name) || self.forward.contains(name)) && !self.constant.contains_key(name) && !taken(name) {
+                say(name, value);
+            }
+        }
+        if let Some((name, value)) = self.extra {
+            line(out, name, value.as_bytes());
+        }
+        let missing = |name: &HeaderName, said: bool| !said && !taken(name);
+        if missing(&CONTENT_TYPE, typed) {
+            line(out, CONTENT_TYPE.as_str(), b"application/json");
+        }
+        if missing(&USER_AGENT, named) {
+            line(out, USER_AGENT.as_str(), concat!("omniroute/", env!("CARGO_PKG_VERSION")).as_bytes());
+        }
+        if missing(&version, versioned) {
+            line(out, version.as_str(), default_version.as_bytes());
         }
     }
-    for (name, value) in fixed {
-        out.insert(name, value.clone());
+}
+
+fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+        out.extend_from_slice(part);
     }
-    if !out.contains_key(CONTENT_TYPE) {
-        out.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    }
-    if !out.contains_key(USER_AGENT) {
-        out.insert(USER_AGENT, HeaderValue::from_static(concat!("omniroute/", env!("CARGO_PKG_VERSION"))));
-    }
-    let (name, version) = ANTHROPIC_VERSION;
-    if messages && !out.contains_key(&name) {
-        out.insert(name, version);
-    }
-    out.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-    out
 }
 
 /// Headers that the gateway adds to an answer: with room for them a map is not copied to grow.
@@ -96,6 +145,23 @@ mod tests {
         names
     }
 
+    /// What the provider hears.
+    fn up(
+        client: &HeaderMap,
+        forward: &[HeaderName],
+        fixed: &[(&'static str, &'static str)],
+        extra: Option<(&'static str, &'static str)>,
+        messages: bool,
+    ) -> HeaderMap {
+        let ours = (http::header::AUTHORIZATION, HeaderValue::from_static("Bearer ours"));
+        let constant = constant(&map(fixed), HeaderValue::from_static("there"), [ours]);
+        let mut text = Vec::new();
+        Up { client, forward, constant: &constant, extra, messages }.write(&mut text);
+        let text = String::from_utf8(text).expect("text");
+        let lines = text.strip_suffix("\r\n").expect("whole lines").split("\r\n").map(|l| l.split_once(": ").expect("a header"));
+        lines.map(|(n, v)| (n.parse::<HeaderName>().expect("name"), v.parse::<HeaderValue>().expect("value"))).collect()
+    }
+
     #[test]
     fn only_listed_headers_go_up() {
         let client = map(&[
@@ -113,17 +179,49 @@ mod tests {
             ("anthropic-beta", "x"),
             ("x-tenant", "t"),
         ]);
-        let sent = up(&client, &[HeaderName::from_static("x-tenant")], &map(&[("x-client", "omniroute")]), false);
-        assert_eq!(names(&sent), ["accept-encoding", "anthropic-beta", "content-type", "user-agent", "x-client", "x-tenant"]);
-        assert_eq!(sent[ACCEPT_ENCODING], "identity");
+        let sent = up(&client, &[HeaderName::from_static("x-tenant")], &[("x-client", "omniroute")], None, false);
+        assert_eq!(names(&sent), ["accept-encoding", "anthropic-beta", "authorization", "content-type", "host", "user-agent", "x-client", "x-tenant"]);
+        let said = |name| sent[name].to_str().expect("text");
+        assert_eq!([said("accept-encoding"), said("authorization"), said("host")], ["identity", "Bearer ours", "there"]);
     }
 
     #[test]
     fn a_version_is_added_for_messages_only_when_the_client_has_none() {
-        assert_eq!(up(&HeaderMap::new(), &[], &HeaderMap::new(), true)["anthropic-version"], "2023-06-01");
-        let client = map(&[("anthropic-version", "2099-01-01")]);
-        assert_eq!(up(&client, &[], &HeaderMap::new(), true)["anthropic-version"], "2099-01-01");
-        assert!(!up(&HeaderMap::new(), &[], &HeaderMap::new(), false).contains_key("anthropic-version"));
+        let version = |client: &HeaderMap, messages| up(client, &[], &[], None, messages).remove("anthropic-version");
+        assert_eq!(version(&HeaderMap::new(), true).expect("added"), "2023-06-01");
+        assert_eq!(version(&map(&[("anthropic-version", "2099-01-01")]), true).expect("kept"), "2099-01-01");
+        assert_eq!(version(&HeaderMap::new(), false), None);
+    }
+
+    #[test]
+    fn who_prevails_says_a_header_once() {
+        let client = map(&[("user-agent", "client"), ("content-type", "text/x"), ("anthropic-beta", "client"), ("accept", "a"), ("accept", "b")]);
+        let fixed = [
+            ("user-agent", "provider"),
+            ("anthropic-beta", "provider"),
+            ("authorization", "Bearer theirs"),
+            ("host", "elsewhere"),
+            ("content-length", "7"),
+            ("transfer-encoding", "chunked"),
+            ("connection", "close"),
+        ];
+        let sent = up(&client, &[], &fixed, Some(("anthropic-beta", "extra")), true);
+        let mut lines: Vec<String> = sent.iter().map(|(n, v)| format!("{n}: {}", v.to_str().expect("text"))).collect();
+        lines.sort_unstable();
+        assert_eq!(
+            lines,
+            [
+                "accept-encoding: identity",
+                "accept: a",
+                "accept: b",
+                "anthropic-beta: extra",
+                "anthropic-version: 2023-06-01",
+                "authorization: Bearer ours",
+                "content-type: text/x",
+                "host: there",
+                "user-agent: provider"
+            ]
+        );
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod client;
 pub mod headers;
 mod pool;
 mod route;
+mod wire;
 
 pub use body::{BodyError, Collected, DecodeError, UpstreamBody, collect, decode};
 pub use client::{Call, Client, Errand};

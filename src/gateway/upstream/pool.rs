@@ -1,21 +1,10 @@
 //! Idle connections of one runtime, by origin. Nobody polls an idle connection: it is looked at when it is taken out.
 
 use std::collections::{HashMap, VecDeque};
-use std::convert::Infallible;
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use http_body::{Body, Frame, SizeHint};
-use hyper::client::conn::http1::{Connection, SendRequest};
-use hyper_util::rt::TokioIo;
-
-use crate::dial::Socket;
-use crate::protocol::scan::RequestBody;
+use super::wire::Conn;
 
 /// Bounds of a pool.
 #[derive(Clone, Copy, Debug)]
@@ -32,75 +21,8 @@ impl Default for PoolLimits {
     }
 }
 
-/// A request body on its way out: the pieces that are left. Small, because every connection has a queue with room for 32 of them.
-pub(super) struct Payload {
-    body: RequestBody,
-    left: u64,
-}
-
-impl From<RequestBody> for Payload {
-    fn from(body: RequestBody) -> Self {
-        let left = body.len() as u64;
-        Self { body, left }
-    }
-}
-
-impl Body for Payload {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let piece = self.body.next_piece();
-        self.left = self.left.saturating_sub(piece.as_ref().map_or(0, |p| p.len() as u64));
-        Poll::Ready(piece.map(|p| Ok(Frame::data(p))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.left == 0
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.left)
-    }
-}
-
-/// A connection and the future that runs its protocol. Dropping it closes the socket at once.
-pub(super) struct Conn {
-    pub sender: SendRequest<Payload>,
-    driver: Option<Box<Connection<TokioIo<Socket>, Payload>>>,
-    received: Arc<AtomicU64>,
-    /// It has carried a request before.
-    pub reused: bool,
-}
-
-impl Conn {
-    pub fn new(sender: SendRequest<Payload>, driver: Connection<TokioIo<Socket>, Payload>, received: Arc<AtomicU64>) -> Self {
-        Self { sender, driver: Some(Box::new(driver)), received, reused: false }
-    }
-
-    /// Bytes that ever came in.
-    pub fn received(&self) -> u64 {
-        self.received.load(Ordering::Relaxed)
-    }
-
-    /// Runs the protocol as far as it gets. After the connection has ended this does nothing.
-    pub fn drive(&mut self, cx: &mut Context<'_>) {
-        if let Some(driver) = &mut self.driver
-            && Pin::new(driver.as_mut()).poll(cx).is_ready()
-        {
-            self.driver = None;
-        }
-    }
-
-    /// True when it can take the next request.
-    fn is_usable(&mut self) -> bool {
-        self.drive(&mut Context::from_waker(Waker::noop()));
-        self.driver.is_some() && self.sender.is_ready()
-    }
-}
-
 struct Idle {
-    conn: Conn,
+    conn: Box<Conn>,
     since: Instant,
 }
 
@@ -127,7 +49,7 @@ impl Pool {
     }
 
     /// The most recently used connection that is still alive.
-    pub fn take(&self, origin: &str) -> Option<Conn> {
+    pub fn take(&self, origin: &str) -> Option<Box<Conn>> {
         loop {
             let idle = self.shelves().by_origin.get_mut(origin)?.pop_back()?;
             let mut conn = idle.conn;
@@ -139,7 +61,7 @@ impl Pool {
     }
 
     /// Keeps a connection whose exchange is complete; one that cannot take another request is closed.
-    pub fn put(self: &Arc<Self>, origin: &Arc<str>, mut conn: Conn) {
+    pub fn put(self: &Arc<Self>, origin: &Arc<str>, mut conn: Box<Conn>) {
         if self.limits.idle_per_origin == 0 || !conn.is_usable() {
             return;
         }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Uri;
-use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHORIZATION};
 use sha2::{Digest, Sha256};
 
+use super::headers::constant;
 use crate::classify::AuthClass;
 use crate::dial::tls::{TlsConfigs, TlsError};
 use crate::dial::{Guard, Origin, OriginError, Proxy, Way};
@@ -94,14 +95,13 @@ pub(super) struct Prepared {
     pub key: Arc<str>,
     pub origin: Arc<Origin>,
     pub uri: Uri,
-    pub host: HeaderValue,
-    pub credential: Option<(HeaderName, HeaderValue)>,
+    /// What every request says ([`constant`]); the credential is marked as sensitive.
+    pub headers: HeaderMap,
 }
 
 /// Everything that calls of one connection have in common.
 pub struct Upstream {
     prepared: [Option<Prepared>; Endpoint::ALL.len()],
-    pub(super) fixed: HeaderMap,
     pub(super) forward: Vec<HeaderName>,
 }
 
@@ -118,18 +118,18 @@ impl Upstream {
     /// The field that makes calls impossible.
     pub fn new(provider: &Provider, connection: &Connection, tls: &TlsConfigs) -> Result<Self, UpstreamConfigError> {
         let proxy = proxy(connection)?;
-        let mut prepared = [const { None }; Endpoint::ALL.len()];
-        for (slot, endpoint) in prepared.iter_mut().zip(Endpoint::ALL) {
-            if provider.dialects.contains(&endpoint.dialect()) {
-                *slot = Some(prepare(provider, connection, tls, proxy.as_ref(), endpoint)?);
-            }
-        }
         let header_error = |header: &str| UpstreamConfigError::Header { provider: provider.name.clone(), header: header.to_owned() };
         let mut fixed = HeaderMap::new();
         for (name, value) in &provider.headers {
             let parsed = (name.parse::<HeaderName>(), value.parse::<HeaderValue>());
             let (Ok(name), Ok(value)) = parsed else { return Err(header_error(name)) };
             fixed.insert(name, value);
+        }
+        let mut prepared = [const { None }; Endpoint::ALL.len()];
+        for (slot, endpoint) in prepared.iter_mut().zip(Endpoint::ALL) {
+            if provider.dialects.contains(&endpoint.dialect()) {
+                *slot = Some(prepare(provider, connection, tls, proxy.as_ref(), &fixed, endpoint)?);
+            }
         }
         let mut forward = Vec::new();
         for name in &provider.forward_headers {
@@ -138,7 +138,7 @@ impl Upstream {
                 forward.push(parsed);
             }
         }
-        Ok(Self { prepared, fixed, forward })
+        Ok(Self { prepared, forward })
     }
 
     pub(super) fn endpoint(&self, endpoint: Endpoint) -> Option<&Prepared> {
@@ -151,6 +151,7 @@ fn prepare(
     connection: &Connection,
     tls: &TlsConfigs,
     proxy: Option<&Proxy>,
+    fixed: &HeaderMap,
     endpoint: Endpoint,
 ) -> Result<Prepared, UpstreamConfigError> {
     let dialect = endpoint.dialect();
@@ -191,7 +192,9 @@ fn prepare(
         Some(path) if proxy.is_none() || secure => Uri::from(path.clone()),
         _ => url,
     };
-    Ok(Prepared { key, origin: Arc::new(origin), uri, host, credential: credential(provider, connection, endpoint)? })
+    let to_proxy = proxy.filter(|_| !secure).and_then(|p| p.authorization.clone()).map(|value| (PROXY_AUTHORIZATION, value));
+    let headers = constant(fixed, host, credential(provider, connection, endpoint)?.into_iter().chain(to_proxy));
+    Ok(Prepared { key, origin: Arc::new(origin), uri, headers })
 }
 
 /// Origins with the same key share connections: everything that distinguishes them is part of it.
