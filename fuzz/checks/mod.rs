@@ -2,6 +2,7 @@
 //! `cargo test`. Both compile these files, each with the rooms of the crate as modules of its root.
 
 pub mod answers;
+pub mod http1;
 pub mod resume;
 pub mod rules;
 pub mod scanner;
@@ -14,6 +15,7 @@ pub type Check = fn(&[u8]);
 /// The checks by the name of their target and of its folder below `fuzz/corpus`.
 pub const ALL: &[(&str, Check)] = &[
     ("answers", answers::check),
+    ("http1", http1::check),
     ("resume", resume::check),
     ("rules", rules::check),
     ("scanner", scanner::check),

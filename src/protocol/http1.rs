@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 pub const MAX_HEAD: usize = 64 * 1024;
 /// Most headers of an answer.
 pub const MAX_HEADERS: usize = 100;
-/// Most bytes of chunk extensions and trailers in one answer: nobody needs them, and somebody could send them for ever.
+/// Most bytes beside the data of a chunk, and most bytes of trailers: nobody needs them, and somebody could send them for ever.
 pub const MAX_ASIDE: usize = 16 * 1024;
 
 /// An answer that is not HTTP/1.1, or that could be understood in two ways.
@@ -46,7 +46,7 @@ pub enum Malformed {
     #[error("a chunk does not end where its size says")]
     ChunkEnd,
     /// More than [`MAX_ASIDE`].
-    #[error("its chunk extensions and trailers are longer than {MAX_ASIDE} bytes")]
+    #[error("the extension of a chunk, or its trailers, are longer than {MAX_ASIDE} bytes")]
     Aside,
 }
 
@@ -232,7 +232,7 @@ pub struct Chunked {
     at: At,
     /// Bytes left of a chunk, or what was read of its size.
     left: u64,
-    /// Bytes of extensions and trailers so far.
+    /// Bytes beside the data since the last chunk.
     aside: u16,
 }
 
@@ -293,7 +293,7 @@ impl Chunked {
             (At::Start | At::Size, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
                 let digit = u64::from(char::from(byte).to_digit(16).unwrap_or_default());
                 // Leading zeros say nothing, and there could be any number of them.
-                let next = if self.left == 0 { self.aside(At::Size)? } else { At::Size };
+                let next = if self.left == 0 && digit == 0 { self.aside(At::Size)? } else { At::Size };
                 self.left = self.left.checked_mul(16).and_then(|left| left.checked_add(digit)).ok_or(Malformed::ChunkSize)?;
                 next
             }
@@ -304,7 +304,10 @@ impl Chunked {
             (At::SizeEnd, b'\n') if self.left == 0 => At::Line,
             (At::SizeEnd, b'\n') => At::Data,
             (At::DataEnd, b'\r') => At::DataCr,
-            (At::DataCr, b'\n') => At::Start,
+            (At::DataCr, b'\n') => {
+                self.aside = 0;
+                At::Start
+            }
             (At::Line, b'\r') => At::LastCr,
             (At::LastCr, b'\n') => return Ok(true),
             (At::Trailer, b'\r') => At::TrailerCr,

@@ -29,4 +29,5 @@ mod token_endpoint;
 #[path = "../support/tools.rs"]
 mod tools;
 mod upstream_client;
+mod upstream_http;
 mod upstream_tls;

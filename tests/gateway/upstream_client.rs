@@ -445,12 +445,12 @@ async fn a_stopped_reader_stops_the_provider() {
     let frame = format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{}\"}}}}]}}\n\n", "x".repeat(60_000));
     let fake = fake(rule(Answer::frames(std::iter::repeat_n(frame, 600)))).await;
     let (mut body, _outcomes) = committed(&fake, Timeouts::default()).await;
-    body.frame().await.expect("content").expect("infallible");
+    let length = |frame: http_body::Frame<Bytes>| frame.into_data().map_or(0, |d| d.len());
+    let mut bytes = length(body.frame().await.expect("content").expect("infallible"));
     // 36 MB wait behind the sockets' buffers; the provider cannot finish.
     assert!(!tokio::time::timeout(Duration::from_millis(500), fake.wait(|r| r[0].outcome != Outcome::Running)).await.unwrap_or(false));
-    let mut bytes = 0;
     while let Some(frame) = body.frame().await {
-        bytes += frame.expect("infallible").into_data().map_or(0, |d| d.len());
+        bytes += length(frame.expect("infallible"));
     }
     assert!(bytes > 36_000_000, "{bytes}");
 }
