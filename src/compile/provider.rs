@@ -8,7 +8,7 @@ use super::presets::{Preset, micro_usd, preset, presets};
 use super::{Finding, Index, Options, Severity};
 use crate::api;
 use crate::classify::{AuthClass, ProviderTraits, QuotaReset};
-use crate::protocol::headers::never_forwarded;
+use crate::protocol::headers::{never_forwarded, set_by_sender};
 use crate::snapshot::{self, Model, Price, QuotaFamily, Snapshot, Timeouts};
 
 const KIND: &str = "Provider";
@@ -51,7 +51,7 @@ fn one(
         }
     }
     let mut headers = known.map(|k| k.headers.clone()).unwrap_or_default();
-    headers.extend(spec.headers.iter().map(|h| (h.name.to_ascii_lowercase(), h.value.clone())));
+    headers.extend(static_headers(name, spec, findings));
     let quota_families = match spec.capabilities.as_ref().map(|c| &c.quota_families) {
         Some(families) if !families.is_empty() => {
             families.iter().map(|f| QuotaFamily { name: f.name.clone(), models: f.models.clone() }).collect()
@@ -163,6 +163,23 @@ fn quota_reset(spec: &api::ProviderSpec, preset: &ProviderTraits) -> Result<Opti
         }
         reset => Ok(reset),
     }
+}
+
+/// The headers that are added to every request; those that say how it is sent are findings.
+fn static_headers(name: &str, spec: &api::ProviderSpec, findings: &mut Vec<Finding>) -> Vec<(String, String)> {
+    let mut headers = Vec::new();
+    for (at, header) in spec.headers.iter().enumerate() {
+        let lower = header.name.to_ascii_lowercase();
+        if lower.parse().is_ok_and(|name| set_by_sender(&name)) {
+            let message = format!(
+                "`{lower}` says how a request is sent, which the gateway decides: remove it; the host stands in `baseURL`, and answers are asked for uncompressed"
+            );
+            findings.push(Finding::new((KIND, name), format!("spec.headers[{at}].name"), "InvalidSpec", Severity::Error, message));
+        } else {
+            headers.push((lower, header.value.clone()));
+        }
+    }
+    headers
 }
 
 /// The client's headers that may go on, sorted; others are findings.

@@ -21,11 +21,17 @@ pub static HOP: [HeaderName; 9] = [
 /// Session headers of interface.md 3: they are ours and reach no provider.
 const SESSION: [&str; 3] = ["x-codex-session-id", "x-session-id", "x_session_id"];
 
+/// True for a header that says how one request is sent, and is therefore said by whoever sends it: `Provider.spec.headers` cannot set it.
+#[must_use]
+pub fn set_by_sender(name: &HeaderName) -> bool {
+    HOP.contains(name) || [HOST, CONTENT_LENGTH, ACCEPT_ENCODING].contains(name)
+}
+
 /// True for a header that `Provider.spec.forwardHeaders` cannot open: credentials, framing, sessions and everything of ours.
 #[must_use]
 pub fn never_forwarded(name: &HeaderName) -> bool {
-    HOP.contains(name)
-        || [AUTHORIZATION, COOKIE, HOST, CONTENT_LENGTH, ACCEPT_ENCODING].contains(name)
+    set_by_sender(name)
+        || [AUTHORIZATION, COOKIE].contains(name)
         || matches!(name.as_str(), "x-api-key" | "api-key" | "forwarded")
         || name.as_str().starts_with("x-omniroute-")
         || name.as_str().starts_with("x-forwarded-")

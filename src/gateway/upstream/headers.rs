@@ -5,7 +5,7 @@ use http::header::{
     USER_AGENT,
 };
 
-use crate::protocol::headers::HOP;
+use crate::protocol::headers::{HOP, set_by_sender};
 
 /// What a client may say to every provider.
 static UP: [HeaderName; 9] = [
@@ -23,22 +23,16 @@ static UP: [HeaderName; 9] = [
 /// The version that the Messages dialect asks for when the client names none.
 const ANTHROPIC_VERSION: (HeaderName, HeaderValue) = (HeaderName::from_static("anthropic-version"), HeaderValue::from_static("2023-06-01"));
 
-/// What every request to an endpoint says, whatever the client says. The later ones of these prevail: the provider's headers, the host and the
-/// encoding, the credentials.
+/// What every request to an endpoint says, whatever the client says. The credentials prevail over the provider's headers.
 pub(super) fn constant(fixed: &HeaderMap, host: HeaderValue, credentials: impl IntoIterator<Item = (HeaderName, HeaderValue)>) -> HeaderMap {
     let mut out = HeaderMap::with_capacity(fixed.len() + 4);
-    out.extend(fixed.iter().filter(|(name, _)| !is_framing(name)).map(|(name, value)| (name.clone(), value.clone())));
+    out.extend(fixed.iter().filter(|(name, _)| !set_by_sender(name)).map(|(name, value)| (name.clone(), value.clone())));
     out.insert(HOST, host);
     out.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     for (name, value) in credentials {
         out.insert(name, value);
     }
     out
-}
-
-/// What frames a request is said by whoever sends it.
-pub fn is_framing(name: &HeaderName) -> bool {
-    HOP.contains(name) || name == CONTENT_LENGTH
 }
 
 /// The headers of one request to a provider.
