@@ -115,7 +115,8 @@ fn parse(input: &[u8]) -> Result<Option<(usize, Head)>, Malformed> {
 
 /// Where the body ends (RFC 9112, section 6.3), and whether another answer may follow it.
 fn framing(status: StatusCode, version: Version, headers: &HeaderMap) -> Result<(Framing, bool), Malformed> {
-    let persistent = if version == Version::HTTP_10 { says(headers, &CONNECTION, "keep-alive") } else { !says(headers, &CONNECTION, "close") };
+    let persistent =
+        if version == Version::HTTP_10 { says(headers, &CONNECTION, "keep-alive") } else { !says(headers, &CONNECTION, "close") };
     if status.is_informational() || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
         return Ok((Framing::Ended, persistent));
     }

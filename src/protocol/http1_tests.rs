@@ -39,7 +39,10 @@ fn understand(input: &[u8], cut: usize) -> Result<Option<Understood>, Malformed>
 fn read(input: &str) -> Understood {
     let whole = understand(input.as_bytes(), usize::MAX).expect("HTTP/1.1").expect("a whole head");
     for cut in [1, 2, 3, 7] {
-        assert_eq!(understand(input.as_bytes(), cut).as_ref(), Ok(&Some(understand(input.as_bytes(), usize::MAX).expect("read").expect("head"))));
+        assert_eq!(
+            understand(input.as_bytes(), cut).as_ref(),
+            Ok(&Some(understand(input.as_bytes(), usize::MAX).expect("read").expect("head")))
+        );
     }
     whole
 }
@@ -58,11 +61,23 @@ fn a_body_ends_where_its_head_says() {
         ("204 No\r\ncontent-length: 2\r\n\r\n", "", true, Framing::Ended, 0),
         ("304 No\r\n\r\n", "", true, Framing::Ended, 0),
         ("503 Busy\r\nTransfer-Encoding: CHUNKED\r\n\r\n2\r\nok\r\n0\r\n\r\n", "ok", true, Framing::Ended, 0),
-        ("200 OK\r\ntransfer-encoding: chunked\r\n\r\nA;x=\"y\"\r\n0123456789\r\n00002 \r\nok\r\n0;z\r\na: b\r\nc: d\r\n\r\n!", "0123456789ok", true, Framing::Ended, 1),
+        (
+            "200 OK\r\ntransfer-encoding: chunked\r\n\r\nA;x=\"y\"\r\n0123456789\r\n00002 \r\nok\r\n0;z\r\na: b\r\nc: d\r\n\r\n!",
+            "0123456789ok",
+            true,
+            Framing::Ended,
+            1,
+        ),
         // Whoever believed the length read something else.
         ("200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 9\r\n\r\n2\r\nok\r\n0\r\n\r\n", "ok", false, Framing::Ended, 0),
         // Something to ignore comes first.
-        ("100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", "ok", true, Framing::Ended, 0),
+        (
+            "100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
+            "ok",
+            true,
+            Framing::Ended,
+            0,
+        ),
     ] {
         let understood = read(&format!("HTTP/1.1 {rest}"));
         assert_eq!((String::from_utf8_lossy(&understood.body).as_ref(), understood.keep_alive), (body, keep_alive), "{rest}");

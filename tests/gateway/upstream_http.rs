@@ -131,12 +131,30 @@ async fn a_connection_that_cannot_be_trusted_serves_nobody_else() {
 async fn what_breaks_says_where() {
     for (answer, said) in [
         ("", "Reset: the connection to 127.0.0.1:PORT broke before the answer: it was closed before the answer was complete"),
-        ("HTTP/1.1 200 OK\r\nx", "Reset: the connection to 127.0.0.1:PORT broke within the head of the answer: it was closed before the answer was complete"),
-        ("nonsense\r\n\r\n", "Reset: 127.0.0.1:PORT answered something that is not HTTP/1.1: its head cannot be read: invalid HTTP version"),
-        ("HTTP/1.1 101 Switching Protocols\r\n\r\n", "Reset: 127.0.0.1:PORT answered something that is not HTTP/1.1: it switches to a protocol that nobody asked for"),
-        ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nok", "after \"ok\": reading the answer: it was closed before the answer was complete"),
-        ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n", "after \"ok\": reading the answer: it was closed before the answer was complete"),
-        ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\nx", "after \"ok\": reading the answer: a chunk has no valid size"),
+        (
+            "HTTP/1.1 200 OK\r\nx",
+            "Reset: the connection to 127.0.0.1:PORT broke within the head of the answer: it was closed before the answer was complete",
+        ),
+        (
+            "nonsense\r\n\r\n",
+            "Reset: 127.0.0.1:PORT answered something that is not HTTP/1.1: its head cannot be read: invalid HTTP version",
+        ),
+        (
+            "HTTP/1.1 101 Switching Protocols\r\n\r\n",
+            "Reset: 127.0.0.1:PORT answered something that is not HTTP/1.1: it switches to a protocol that nobody asked for",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nok",
+            "after \"ok\": reading the answer: it was closed before the answer was complete",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n",
+            "after \"ok\": reading the answer: it was closed before the answer was complete",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\nx",
+            "after \"ok\": reading the answer: a chunk has no valid size",
+        ),
     ] {
         let (read, _) = served(pieces(answer, 4096), true).await;
         let error = read.expect_err(answer);
@@ -197,7 +215,7 @@ async fn by_hyper(wire: Vec<u8>) -> Option<(u16, Vec<u8>)> {
     let (ours, mut theirs) = tokio::io::duplex(1 << 16);
     tokio::spawn(async move {
         let mut request = [0; 64];
-        theirs.read(&mut request).await.expect("request");
+        assert_ne!(theirs.read(&mut request).await.expect("request"), 0);
         theirs.write_all(&wire).await.expect("write");
     });
     let (mut sender, driver) = hyper::client::conn::http1::handshake::<_, Full<Bytes>>(TokioIo::new(ours)).await.expect("handshake");

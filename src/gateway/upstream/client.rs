@@ -173,7 +173,9 @@ impl Client {
             Some(Err(error)) => {
                 let message = match error {
                     Broken::Malformed(mistake) => format!("{origin} answered something that is not HTTP/1.1: {mistake}"),
-                    error if conn.received() > received => format!("the connection to {origin} broke within the head of the answer: {error}"),
+                    error if conn.received() > received => {
+                        format!("the connection to {origin} broke within the head of the answer: {error}")
+                    }
                     error => format!("the connection to {origin} broke before the answer: {error}"),
                 };
                 Err(Failure::Final(SendError::new(TransportError::Reset, message)))

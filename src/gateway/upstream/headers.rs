@@ -1,8 +1,8 @@
 //! Which headers go up to a provider and which come down to a client (decisions 9.13).
 
 use http::header::{
-    ACCEPT, ACCEPT_ENCODING, ALT_SVC, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, SERVER, SET_COOKIE,
-    USER_AGENT,
+    ACCEPT, ACCEPT_ENCODING, ALT_SVC, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, SERVER,
+    SET_COOKIE, USER_AGENT,
 };
 
 use crate::protocol::headers::{HOP, set_by_sender};
@@ -24,7 +24,11 @@ static UP: [HeaderName; 9] = [
 const ANTHROPIC_VERSION: (HeaderName, HeaderValue) = (HeaderName::from_static("anthropic-version"), HeaderValue::from_static("2023-06-01"));
 
 /// What every request to an endpoint says, whatever the client says. The credentials prevail over the provider's headers.
-pub(super) fn constant(fixed: &HeaderMap, host: HeaderValue, credentials: impl IntoIterator<Item = (HeaderName, HeaderValue)>) -> HeaderMap {
+pub(super) fn constant(
+    fixed: &HeaderMap,
+    host: HeaderValue,
+    credentials: impl IntoIterator<Item = (HeaderName, HeaderValue)>,
+) -> HeaderMap {
     let mut out = HeaderMap::with_capacity(fixed.len() + 4);
     out.extend(fixed.iter().filter(|(name, _)| !set_by_sender(name)).map(|(name, value)| (name.clone(), value.clone())));
     out.insert(HOST, host);
@@ -174,7 +178,10 @@ mod tests {
             ("x-tenant", "t"),
         ]);
         let sent = up(&client, &[HeaderName::from_static("x-tenant")], &[("x-client", "omniroute")], None, false);
-        assert_eq!(names(&sent), ["accept-encoding", "anthropic-beta", "authorization", "content-type", "host", "user-agent", "x-client", "x-tenant"]);
+        assert_eq!(
+            names(&sent),
+            ["accept-encoding", "anthropic-beta", "authorization", "content-type", "host", "user-agent", "x-client", "x-tenant"]
+        );
         let said = |name| sent[name].to_str().expect("text");
         assert_eq!([said("accept-encoding"), said("authorization"), said("host")], ["identity", "Bearer ours", "there"]);
     }
@@ -189,7 +196,8 @@ mod tests {
 
     #[test]
     fn who_prevails_says_a_header_once() {
-        let client = map(&[("user-agent", "client"), ("content-type", "text/x"), ("anthropic-beta", "client"), ("accept", "a"), ("accept", "b")]);
+        let client =
+            map(&[("user-agent", "client"), ("content-type", "text/x"), ("anthropic-beta", "client"), ("accept", "a"), ("accept", "b")]);
         let fixed = [
             ("user-agent", "provider"),
             ("anthropic-beta", "provider"),
