@@ -29,6 +29,9 @@ const END: Duration = Duration::from_secs(5);
 
 /// Flags.
 #[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Exit codes: 0 = ended by a signal, 1 = it could not start, 2 = wrong use, such as a path that cannot be read or a namespace that must be chosen."
+)]
 pub struct Args {
     /// Manifests: files, or folders of which all YAML and JSON files are read. Changes are taken over while running.
     #[arg(short = 'f', long = "filename", env = "OMNIROUTE_FILENAME", value_name = "FILE|DIR", required = true, num_args = 1..)]
@@ -92,7 +95,7 @@ pub fn run(args: Args) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("omniroute run: {error}");
-            ExitCode::FAILURE
+            if matches!(error, RunError::Manifests(_)) { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
 }

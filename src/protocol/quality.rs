@@ -123,7 +123,7 @@ pub fn check_answer(
     if trimmed.is_empty() {
         return Err(QualityFailure::EmptyBody);
     }
-    if [&b"data:"[..], b"event:", b":"].iter().any(|p| trimmed.starts_with(p)) {
+    if is_stream(trimmed) {
         return Ok(AnswerFacts::default());
     }
     // Once for the whole body is a fraction of what the parser would do for each string.
@@ -145,6 +145,12 @@ pub fn check_answer(
         finish_reason: finish.map(Cow::into_owned),
         usage: usage_of(answer.usage.as_ref()),
     })
+}
+
+/// Whether a body is an event stream: it is judged frame by frame, elsewhere.
+#[must_use]
+pub fn is_stream(body: &[u8]) -> bool {
+    [&b"data:"[..], b"event:", b":"].iter().any(|p| body.trim_ascii_start().starts_with(p))
 }
 
 /// Whether a content type is one of the JSON family.

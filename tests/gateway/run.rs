@@ -296,11 +296,29 @@ spec: {{providerRef: {{name: fake}}, credentials: {{oauth: {{secretRef: {{name: 
     assert_eq!(run.state().await["connections"][0]["state"], "Active");
 }
 
+/// A path that is not there is wrong use, whichever command is given it.
 #[test]
 fn what_cannot_be_read_is_named() {
-    let output = Command::new(env!("CARGO_BIN_EXE_omniroute")).args(["run", "-f", "/nowhere/at-all"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let mut text = String::new();
-    output.stderr.as_slice().read_to_string(&mut text).unwrap();
-    assert!(text.contains("/nowhere/at-all"), "{text}");
+    for command in [&["run"][..], &["validate"], &["plan", "--combo", "c"], &["explain", "--provider", "p", "--status", "429"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_omniroute")).args(command).args(["-f", "/nowhere/at-all"]).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), text.contains("/nowhere/at-all")), (Some(2), true), "{command:?}: {text}");
+    }
+}
+
+#[test]
+fn a_namespace_that_must_be_chosen_is_asked_for() {
+    let provider = |namespace: &str| {
+        format!(
+            "apiVersion: omniroute.dev/v1alpha1\nkind: Provider\nmetadata: {{name: p, namespace: {namespace}}}\nspec: {{preset: openai}}\n"
+        )
+    };
+    let file = std::env::temp_dir().join(format!("omniroute-namespaces-{}.yaml", rand::random::<u64>()));
+    std::fs::write(&file, format!("{}---\n{}", provider("one"), provider("two"))).unwrap();
+    for command in [&["run"][..], &["plan", "--combo", "c"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_omniroute")).args(command).arg("-f").arg(&file).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), text.contains("--namespace")), (Some(2), true), "{command:?}: {text}");
+    }
+    std::fs::remove_file(file).unwrap();
 }

@@ -1,6 +1,7 @@
 //! `omniroute explain`: what a failed attempt means, which row or rule decided, where the wait comes from, and what would rest until when.
 
 mod question;
+mod success;
 mod world;
 
 use std::io::{BufRead, Read, Write};
@@ -229,6 +230,33 @@ mod tests {
         assert_eq!(verdict["skipBreaker"], false);
         assert_eq!(got["effects"][0]["effect"], "cooldownStarted");
         assert_eq!(got["effects"][0]["until"], "2023-11-14T22:13:50Z");
+    }
+
+    #[test]
+    fn a_success_is_explained_as_the_gateway_takes_it() {
+        let answer = r#"{\"choices\":[{\"message\":{\"content\":\"hi\"},\"finish_reason\":\"stop\"}]}"#;
+        let empty = r#"{\"choices\":[{\"message\":{\"content\":\"\"},\"finish_reason\":\"stop\"}]}"#;
+        let table = [
+            ("", "transport.quality", "its body is empty"),
+            (empty, "transport.quality", "the answer has no content"),
+            (r#"{\"ok\":true}"#, "transport.quality", "the answer has no `choices`"),
+            ("no json", "transport.quality", "not valid JSON"),
+            (r#"{\"error\":{\"code\":429}}"#, "status.429", "is an error"),
+            (r#"data: {\"error\":{\"code\":401}}"#, "auth.unauthorized", "before its first content"),
+        ];
+        for (body, decided_by, words) in table {
+            let got = ask(&World::default(), &format!(r#"{{"provider": "acme", "model": "m", "status": 200, "body": "{body}"}}"#));
+            assert_eq!(got["verdict"]["decidedBy"], decided_by, "{body}: {got}");
+            assert!(got["note"].as_str().unwrap().contains(words), "{body}: {got}");
+        }
+        let got = ask(&World::default(), &format!(r#"{{"provider": "acme", "status": 200, "body": "{answer}"}}"#));
+        assert_eq!((&got["verdict"], &got["effects"]), (&serde_json::Value::Null, &serde_json::json!([])), "{got}");
+        assert!(got["note"].as_str().unwrap().contains("is an answer"), "{got}");
+        let question = Question { provider: "acme".to_owned(), status: 200, ..Question::default() };
+        let text = World::default().ask(&question, NOW).unwrap().text();
+        assert!(text.starts_with("A 200 is checked") && text.contains("\nreason      ServerError\n"), "{text}");
+        let failure = ask(&World::default(), r#"{"provider": "acme", "status": 503}"#);
+        assert_eq!(failure.get("note"), None);
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use crate::api::near::suggest;
 use crate::api::time::EpochMs;
 use crate::classify::{
-    Attempt, AuthClass, CooldownProfile, Failover, History, NearMiss, Reason, RuleSet, Scope, Strike, Terminal, Verdict, catalog, classify,
-    near_misses,
+    Attempt, AuthClass, CooldownProfile, Failover, History, NearMiss, Reason, RuleSet, Scope, Strike, Terminal, TransportError, Verdict,
+    catalog, classify, near_misses,
 };
 use crate::compile::{Options, compile};
 use crate::manifest::{self, Source};
@@ -12,6 +12,7 @@ use crate::resilience::{Effect, Ledger};
 use crate::snapshot::{Connection, Provider, Snapshot};
 
 use super::question::Question;
+use super::success::Success;
 
 /// Why a question has no answer.
 #[derive(thiserror::Error, Debug)]
@@ -56,8 +57,11 @@ pub struct Answer {
     /// What the question was called.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<serde_json::Value>,
-    /// The verdict.
-    pub verdict: VerdictView,
+    /// What the gateway makes of a 2xx, before there is anything to classify.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// The verdict; null where nothing has failed.
+    pub verdict: Option<VerdictView>,
     /// What the ledger would do with it, on a connection without any failure before.
     pub effects: Vec<Effect>,
     /// Rows and rules that saw evidence and did not decide.
@@ -131,7 +135,9 @@ impl Answer {
     /// For people.
     #[must_use]
     pub fn text(&self) -> String {
-        let mut out = self.verdict.lines();
+        let note = self.note.as_ref().map(|note| format!("{note}\n"));
+        let parts = [note, self.verdict.as_ref().map(VerdictView::lines)];
+        let mut out = parts.into_iter().flatten().collect::<Vec<_>>().join("\n");
         let mut list = |title: &str, lines: Vec<String>| {
             if !lines.is_empty() {
                 out.push_str(&format!("\n{title}\n"));
@@ -173,13 +179,25 @@ impl World {
         };
         let headers: Vec<(&str, &str)> = question.headers.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
         let body = question.body();
+        let success = (question.transport.is_none() && (200..300).contains(&question.status)).then(|| {
+            let content_type = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("content-type")).map(|(_, value)| *value);
+            Success::of(&body, content_type, provider.traits.empty_stop_is_valid)
+        });
+        let note = success.as_ref().map(|success| success.note(question.status));
+        let failed_check = match success {
+            Some(Success::Answer) => {
+                return Ok(Answer { id: question.id.clone(), note, verdict: None, effects: Vec::new(), near_misses: Vec::new() });
+            }
+            Some(Success::NoAnswer(_)) => Some(TransportError::Quality),
+            Some(Success::ErrorInside | Success::Stream) | None => None,
+        };
         let attempt = Attempt {
             provider: &provider.traits,
             model: question.model.as_deref(),
             status: question.status,
             headers: &headers,
             body: &body,
-            transport: question.transport.map(Into::into),
+            transport: question.transport.map(Into::into).or(failed_check),
             via_proxy: false,
         };
         let ledger = Ledger::new();
@@ -194,7 +212,8 @@ impl World {
         Ok(Answer {
             id: question.id.clone(),
             near_misses: near_misses(&attempt, &history, &self.rules),
-            verdict: VerdictView::of(&verdict),
+            note,
+            verdict: Some(VerdictView::of(&verdict)),
             effects,
         })
     }

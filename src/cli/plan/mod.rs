@@ -163,7 +163,8 @@ pub fn run(args: Args) -> ExitCode {
         }
         Err(error) => {
             eprintln!("error: {error}");
-            if matches!(error, PlanError::Unreadable(_)) { ExitCode::from(2) } else { ExitCode::FAILURE }
+            let wrong_use = matches!(error, PlanError::Unreadable(_) | PlanError::Namespaces(_) | PlanError::NoNamespace(_));
+            if wrong_use { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
 }
