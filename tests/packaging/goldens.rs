@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::CHART;
-use super::tools::{documents, file, find, output, root, run, text};
+use super::tools::{documents, file, find, find_built, output, root, run, text};
 
 /// The folder of the chart's goldens.
 pub const FOLDER: &str = "tests/golden/helm";
@@ -64,7 +64,7 @@ fn render(helm: &Path, name: &str) -> String {
 
 #[test]
 fn the_chart_renders_what_it_did() {
-    let Some(helm) = find("helm") else { return };
+    let Some(helm) = find_built("helm") else { return };
     let names = names();
     assert!(names.len() >= 25, "only {} goldens", names.len());
     let next = std::sync::atomic::AtomicUsize::new(0);
@@ -107,7 +107,7 @@ fn every_golden_has_its_values_and_differs_from_the_default() {
 
 #[test]
 fn rendering_twice_gives_the_same_bytes_and_reads_no_cluster() {
-    let Some(helm) = find("helm") else { return };
+    let Some(helm) = find_built("helm") else { return };
     let render = || output(&helm, &["template", "x", CHART]);
     assert_eq!(render(), render());
     for entry in std::fs::read_dir(root().join(CHART).join("templates")).expect("templates") {

@@ -14,7 +14,7 @@ mod values;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
-use tools::{documents, file, find, output, root, run, text};
+use tools::{documents, file, find, find_built, output, root, run, text};
 
 const CHART: &str = "charts/omniroute-operator";
 const EVERYTHING: [&str; 9] = [
@@ -31,7 +31,7 @@ const EVERYTHING: [&str; 9] = [
 
 /// The chart as objects.
 fn chart(arguments: &[&str]) -> Option<Vec<Value>> {
-    let helm = find("helm")?;
+    let helm = find_built("helm")?;
     let mut all = vec!["template"];
     all.extend(arguments);
     all.push(CHART);
@@ -43,7 +43,7 @@ fn chart_default() -> Option<Vec<Value>> {
 }
 
 fn kustomize(folder: &str) -> Option<Vec<Value>> {
-    let kubectl = find("kubectl")?;
+    let kubectl = find_built("kubectl")?;
     Some(documents(&output(&kubectl, &["kustomize", folder])))
 }
 

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::CHART;
-use super::tools::{documents, file, find, root, run, text};
+use super::tools::{documents, file, find_built, root, run, text};
 
 fn values() -> Value {
     serde_saphyr::from_str(&file(&format!("{CHART}/values.yaml"))).expect("YAML")
@@ -101,7 +101,7 @@ fn the_readme_lists_every_value() {
 
 #[test]
 fn unknown_and_wrong_values_are_refused() {
-    let Some(helm) = find("helm") else { return };
+    let Some(helm) = find_built("helm") else { return };
     for wrong in [
         "replcias=2",
         "image.tagg=x",
@@ -154,7 +154,7 @@ fn catalogues_find_what_they_need() {
 
 #[test]
 fn notes_say_what_comes_next() {
-    let Some(helm) = find("helm") else { return };
+    let Some(helm) = find_built("helm") else { return };
     let notes = |value: &str| {
         let result = run(&helm, &["install", "x", CHART, "--dry-run=client", "--namespace=ops", "--set", value], "");
         let output = String::from_utf8(result.stdout).expect("UTF-8");
