@@ -1,6 +1,6 @@
 //! `omniroute run` as people start it: files in, changes live within a second, state over restarts, a decent end.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
