@@ -71,7 +71,7 @@ impl Child {
         let program = std::env::current_exe().map_err(|e| failed(what, e))?;
         let began = Instant::now();
         let mut command = Command::new(program);
-        command.args(args).stdout(Stdio::piped()).stderr(Stdio::null()).env("RUST_LOG", "error");
+        command.args(args).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = command.spawn().map_err(|e| failed(what, e))?;
         let stdout = process.stdout.take().ok_or_else(|| failed(what, "it has no output"))?;
         let mut child =
