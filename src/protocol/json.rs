@@ -21,6 +21,8 @@ pub struct JsonError {
 pub(super) struct Str {
     pub inner: Range<usize>,
     pub escaped: bool,
+    /// A character is written as its number (`\u0041`).
+    pub by_number: bool,
 }
 
 impl Str {
@@ -50,21 +52,29 @@ impl<'a> Cursor<'a> {
         self.text.as_bytes().get(self.at..).unwrap_or_default()
     }
 
+    fn byte(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
     fn fail<T>(&self, what: &'static str) -> Result<T, JsonError> {
         let what = if self.rest().is_empty() { "the body ends too early" } else { what };
         Err(JsonError { at: self.at, what })
     }
 
     fn skip_space(&mut self) {
-        self.at += self.rest().iter().take_while(|b| matches!(b, b' ' | b'\n' | b'\r' | b'\t')).count();
+        while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.byte() {
+            self.at += 1;
+        }
     }
 
     /// The first byte of the next token.
+    #[inline]
     pub fn peek(&mut self) -> Option<u8> {
         self.skip_space();
-        self.rest().first().copied()
+        self.byte()
     }
 
+    #[inline]
     fn eat(&mut self, byte: u8, what: &'static str) -> Result<(), JsonError> {
         if self.peek() == Some(byte) {
             self.at += 1;
@@ -83,34 +93,47 @@ impl<'a> Cursor<'a> {
     pub fn string(&mut self) -> Result<Str, JsonError> {
         self.eat(b'"', "expected a string")?;
         let start = self.at;
-        let mut escaped = false;
+        let (mut escaped, mut by_number) = (false, false);
         loop {
             self.at += plain_run(self.rest());
-            match self.rest() {
-                [b'"', ..] => {
+            match self.byte() {
+                Some(b'"') => {
                     let inner = start..self.at;
                     self.at += 1;
-                    return Ok(Str { inner, escaped });
+                    return Ok(Str { inner, escaped, by_number });
                 }
-                [b'\\', b'u', a, b, c, d, ..] if [a, b, c, d].iter().all(|h| h.is_ascii_hexdigit()) => self.at += 6,
-                [b'\\', b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't', ..] => self.at += 2,
-                [b'\\', ..] => return self.fail("invalid escape in a string"),
-                [_, ..] => return self.fail("control character in a string"),
-                [] => return self.fail("unterminated string"),
+                Some(b'\\') => by_number |= self.escape()?,
+                Some(_) => return self.fail("control character in a string"),
+                None => return self.fail("unterminated string"),
             }
             escaped = true;
         }
     }
 
+    /// Passes over an escape. True for a character that is written as its number.
+    fn escape(&mut self) -> Result<bool, JsonError> {
+        let (length, by_number) = match self.rest() {
+            [b'\\', b'u', a, b, c, d, ..] if [a, b, c, d].iter().all(|h| h.is_ascii_hexdigit()) => (6, true),
+            [b'\\', b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't', ..] => (2, false),
+            _ => return self.fail("invalid escape in a string"),
+        };
+        self.at += length;
+        Ok(by_number)
+    }
+
+    /// The text of a string literal without escapes.
+    pub fn plain(&self, s: &Str) -> Option<&'a str> {
+        self.text.get(s.inner.clone()).filter(|_| !s.escaped)
+    }
+
     /// The text of a string literal.
     pub fn decode(&self, s: &Str) -> Result<Cow<'a, str>, JsonError> {
-        let bad = JsonError { at: s.inner.start, what: "invalid escape in a string" };
-        if s.escaped {
-            let literal = self.text.get(s.literal()).ok_or(bad)?;
-            serde_json::from_str(literal).map(Cow::Owned).map_err(|_| bad)
-        } else {
-            self.text.get(s.inner.clone()).map(Cow::Borrowed).ok_or(bad)
+        if let Some(plain) = self.plain(s) {
+            return Ok(Cow::Borrowed(plain));
         }
+        let bad = JsonError { at: s.inner.start, what: "invalid escape in a string" };
+        let literal = self.text.get(s.literal()).ok_or(bad)?;
+        serde_json::from_str(literal).map(Cow::Owned).map_err(|_| bad)
     }
 
     /// Walks the members of an object; `member` gets the decoded key and must consume the value.
@@ -235,25 +258,33 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// How many bytes at the start of `bytes` are plain string content: no quote, no backslash, no control character. Eight at a time.
+/// A text as a string literal.
+pub(super) fn literal(text: &str) -> String {
+    if plain_run(text.as_bytes()) == text.len() { ["\"", text, "\""].concat() } else { serde_json::Value::from(text).to_string() }
+}
+
+/// How many bytes at the start of `bytes` are plain string content: no quote, no backslash, no control character.
 fn plain_run(bytes: &[u8]) -> usize {
+    // Most strings are keys and short words, for which a call of the long search costs more than all of this.
+    for (at, word) in bytes.as_chunks::<8>().0.iter().take(2).enumerate() {
+        let stops = stops(u64::from_le_bytes(*word));
+        if stops != 0 {
+            return at * 8 + (stops.trailing_zeros() / 8) as usize;
+        }
+    }
+    let end = memchr::memchr2(b'"', b'\\', bytes).unwrap_or(bytes.len());
+    let run = bytes.get(..end).unwrap_or_default();
+    // The least byte is found by comparing many at once, the first of the small ones is not.
+    if run.iter().copied().fold(u8::MAX, u8::min) < 0x20 { run.iter().take_while(|b| **b >= 0x20).count() } else { end }
+}
+
+/// Marks, by the highest bit of its byte, the first character in eight that is a quote, a backslash or a control character.
+const fn stops(word: u64) -> u64 {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     const HIGH: u64 = ONES << 7;
-    let mut n = 0;
-    for chunk in bytes.chunks_exact(8) {
-        let Ok(array) = <[u8; 8]>::try_from(chunk) else { break };
-        let word = u64::from_le_bytes(array);
-        let quote = word ^ (ONES * 0x22);
-        let backslash = word ^ (ONES * 0x5c);
-        let hit =
-            ((quote.wrapping_sub(ONES) & !quote) | (backslash.wrapping_sub(ONES) & !backslash) | (word.wrapping_sub(ONES * 0x20) & !word))
-                & HIGH;
-        if hit != 0 {
-            return n + (hit.trailing_zeros() / 8) as usize;
-        }
-        n += 8;
-    }
-    n + bytes.get(n..).unwrap_or_default().iter().take_while(|b| !matches!(b, b'"' | b'\\' | 0..0x20)).count()
+    let quote = word ^ (ONES * 0x22);
+    let backslash = word ^ (ONES * 0x5c);
+    ((quote.wrapping_sub(ONES) & !quote) | (backslash.wrapping_sub(ONES) & !backslash) | (word.wrapping_sub(ONES * 0x20) & !word)) & HIGH
 }
 
 /// The bytes that turn a truncated JSON text into a complete one: closes strings, literals, numbers, members and brackets where they stand.

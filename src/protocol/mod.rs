@@ -4,6 +4,7 @@
 pub mod conversation;
 mod dialect;
 pub mod errors;
+mod glance;
 pub mod handoff;
 pub mod headers;
 pub mod http1;

@@ -381,7 +381,7 @@ pub(super) fn usage_of(wire: Option<&WireUsage>) -> Option<Usage> {
     usage
 }
 
-pub(super) use frames::{BaseResponse, Block, ChatChoice, Count, Output, Present, Usage as UsageObject};
+pub(super) use frames::{BaseResponse, Block, ChatChoice, Count, Details, Output, Present, Usage as UsageObject};
 
 #[cfg(test)]
 #[path = "progress_tests.rs"]

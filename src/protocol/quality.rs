@@ -1,10 +1,12 @@
 //! Whether a 2xx answer is one: the check of answers that are not streamed (routing spec 5.4, decisions 1.9 and 9.9) and of finished streams.
 
 use std::borrow::Cow;
+use std::fmt::Display;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::glance::good_chat;
 use super::progress::{
     BaseResponse, Block, ChatChoice, Count, Output, Present, StreamFacts, Usage, UsageObject, explains_emptiness, usage_of,
 };
@@ -127,18 +129,32 @@ pub fn check_answer(
         return Ok(AnswerFacts::default());
     }
     // Once for the whole body is a fraction of what the parser would do for each string.
-    let unreadable = |why: String| if is_error(trimmed) { QualityFailure::ErrorInside } else { QualityFailure::NotJson(why) };
-    let text = std::str::from_utf8(trimmed).map_err(|e| unreadable(e.to_string()))?;
-    let answer: Answer<'_> = serde_json::from_str(text).map_err(|e| unreadable(e.to_string()))?;
+    let text = std::str::from_utf8(trimmed).map_err(|e| unreadable(trimmed, &e))?;
+    let good = if endpoint == Endpoint::ChatCompletions { good_chat(text) } else { None };
+    let facts = match good {
+        Some(facts) => facts,
+        None => examine(endpoint, text, expect.empty_stop_is_valid)?,
+    };
+    if *expect.validate != ValidateResponse::default() {
+        validate(trimmed, expect.validate)?;
+    }
+    Ok(facts)
+}
+
+/// What a body is that the parser does not take.
+fn unreadable(body: &[u8], why: &dyn Display) -> QualityFailure {
+    if is_error(body) { QualityFailure::ErrorInside } else { QualityFailure::NotJson(why.to_string()) }
+}
+
+/// The full parse of an answer.
+pub(super) fn examine(endpoint: Endpoint, text: &str, empty_stop_is_valid: bool) -> Result<AnswerFacts, QualityFailure> {
+    let answer: Answer<'_> = serde_json::from_str(text).map_err(|e| unreadable(text.as_bytes(), &e))?;
     if answer.error.0 || answer.kind.as_deref() == Some("error") || answer.base_resp.is_some_and(BaseResponse::failed) {
         return Err(QualityFailure::ErrorInside);
     }
     // Beside an answer that can be used, a list of errors is a list of warnings.
-    judge(endpoint, &answer, trimmed, expect.empty_stop_is_valid)
+    judge(endpoint, &answer, text.as_bytes(), empty_stop_is_valid)
         .map_err(|failure| if answer.errors.0 { QualityFailure::ErrorInside } else { failure })?;
-    if *expect.validate != ValidateResponse::default() {
-        validate(trimmed, expect.validate)?;
-    }
     let finish = answer.choices.iter().flatten().find_map(|c| c.finish_reason.clone()).or(answer.stop_reason).or(answer.status);
     Ok(AnswerFacts {
         id: answer.id.filter(|i| i.len() <= 256).map(Cow::into_owned),

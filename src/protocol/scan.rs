@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::json::{Cursor, JsonError, Str};
+use super::json::{Cursor, JsonError, Str, literal};
 
 /// Longest model name in bytes. Vendors' names are below 100; a name goes into headers, logs and diagnostics.
 pub const MAX_MODEL_LEN: usize = 512;
@@ -503,7 +503,7 @@ pub fn splice_model(body: &Bytes, head: &RequestHead, model: &str) -> RequestBod
     if model == head.model || range.start > range.end || range.end > body.len() {
         return RequestBody::from(body.clone());
     }
-    let literal = serde_json::Value::from(model).to_string();
+    let literal = literal(model);
     if body.len() <= SMALL {
         let parts = [body.get(..range.start), Some(literal.as_bytes()), body.get(range.end..)];
         return RequestBody::from(Bytes::from(parts.map(Option::unwrap_or_default).concat()));

@@ -305,23 +305,23 @@ impl<'de> Deserialize<'de> for Output {
 #[derive(Deserialize, Clone, Copy, Debug, Default)]
 #[serde(default)]
 pub(in crate::protocol) struct Usage {
-    prompt_tokens: Option<u64>,
-    completion_tokens: Option<u64>,
+    pub prompt_tokens: Option<u64>,
+    pub completion_tokens: Option<u64>,
     input_tokens: Option<u64>,
     output_tokens: Option<u64>,
     cache_read_input_tokens: Option<u64>,
     cache_creation_input_tokens: Option<u64>,
-    prompt_tokens_details: Option<Details>,
+    pub prompt_tokens_details: Option<Details>,
     input_tokens_details: Option<Details>,
-    completion_tokens_details: Option<Details>,
+    pub completion_tokens_details: Option<Details>,
     output_tokens_details: Option<Details>,
 }
 
 #[derive(Deserialize, Clone, Copy, Debug, Default)]
 #[serde(default)]
-struct Details {
-    cached_tokens: Option<u64>,
-    reasoning_tokens: Option<u64>,
+pub(in crate::protocol) struct Details {
+    pub cached_tokens: Option<u64>,
+    pub reasoning_tokens: Option<u64>,
 }
 
 impl Usage {
