@@ -1,6 +1,5 @@
 //! Answers that the gateway writes itself, and the headers that every answer carries (interface 4).
 
-use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
@@ -119,12 +118,14 @@ impl Refusal {
 /// A new request id: `req_` and 128 random bits in hex.
 #[must_use]
 pub fn request_id() -> HeaderValue {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digit = |value: u8| DIGITS.get(usize::from(value & 15)).copied().unwrap_or(b'0');
-    let mut text = Vec::with_capacity(36);
-    text.extend_from_slice(b"req_");
-    text.extend(rand::random::<[u8; 16]>().iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]));
-    HeaderValue::from_maybe_shared(Bytes::from(text)).unwrap_or_else(|_| HeaderValue::from_static("req_0"))
+    let mut text = *b"req_00000000000000000000000000000000";
+    let mut bits = rand::random::<u128>();
+    for to in text.iter_mut().skip(4) {
+        let digit = bits as u8 & 15;
+        *to = digit + if digit < 10 { b'0' } else { b'a' - 10 };
+        bits >>= 4;
+    }
+    HeaderValue::from_bytes(&text).unwrap_or_else(|_| HeaderValue::from_static("req_0"))
 }
 
 /// Puts the request id on an answer. The ids of provider answers stay (decisions 9.13): ours goes beside them, and into the two names

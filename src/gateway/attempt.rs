@@ -130,19 +130,19 @@ pub(super) async fn run(context: &Context, dispatch: &Dispatch, reserved: Option
     let combo = dispatch.combo.and_then(|index| loaded.snapshot.combos.get(index));
     let (turn, waited) = turn(account, combo, reserved.is_some(), dispatch.ends, elsewhere).await;
     // Waiting for a turn is no part of the target's time; of the whole request's it is.
-    let deadline = dispatch.deadline.plus(waited).min(dispatch.ends);
-    if waited > 0 && deadline <= clock::now() {
+    let (deadline, now) = (dispatch.deadline.plus(waited).min(dispatch.ends), clock::now());
+    if waited > 0 && deadline <= now {
         return target_timeout(context, account, provider, dispatch, Duration::from_millis(waited)).1;
     }
     let pass = match reserved {
         Some(pass) => Some(pass),
-        None => match gates(&context.shared, account, dispatch).map(|gated| (gated.queue.try_pass(&gated.wants), gated)) {
+        None => match gates(&context.shared, account, dispatch, now).map(|gated| (gated.queue.try_pass(&gated.wants), gated)) {
             None => None,
             Some((Ok(pass), _)) => Some(pass),
             Some((Err(blocked), gated)) => return Outcome::Capped(gated, blocked),
         },
     };
-    let permit = match context.shared.gateway().ledger().begin(&account.cell, clock::now()) {
+    let permit = match context.shared.gateway().ledger().begin(&account.cell, now) {
         Ok(permit) => permit,
         Err(exclusion) => return Outcome::Refused(exclusion.into()),
     };
@@ -162,11 +162,11 @@ pub(super) async fn run(context: &Context, dispatch: &Dispatch, reserved: Option
         Ok(lease) => Holds { _slot: slot.clone(), _turn: turn, lease },
         Err(error) => return Outcome::Fenced(error),
     };
-    context.shared.loaded.router.dispatched(dispatch, clock::now());
+    context.shared.loaded.router.dispatched(dispatch, now);
     let begun = Instant::now();
     let running = Running { context, loaded, account, provider, dispatch, slot, begun };
     let total = Some(provider.timeouts.total_ms).filter(|ms| *ms > 0).map_or(Duration::MAX, Duration::from_millis);
-    let limit = Duration::from_millis(deadline.since(clock::now())).min(total);
+    let limit = Duration::from_millis(deadline.since(now)).min(total);
     let execution = account.limits.execution().filter(|execution| *execution < limit);
     let mut unsettled = Unsettled { account, metrics: context.shared.gateway().metrics(), armed: true };
     let timed = {
@@ -204,8 +204,7 @@ async fn turn(account: &Account, combo: Option<&Combo>, has_slot: bool, ends: Ep
 }
 
 /// What stands before this dispatch; nothing in the common case, without a lock.
-fn gates(shared: &Shared, account: &Account, dispatch: &Dispatch) -> Option<Gated> {
-    let now = clock::now();
+fn gates(shared: &Shared, account: &Account, dispatch: &Dispatch, now: EpochMs) -> Option<Gated> {
     let combo = dispatch.combo.and_then(|index| shared.loaded.snapshot.combos.get(index));
     let shut = match account.learned.empty(now) {
         Some(empty) => account.limits.while_empty(empty, now),

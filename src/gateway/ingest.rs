@@ -29,7 +29,7 @@ const STEP: usize = 64 * 1024;
 /// # Errors
 /// 415 with what would be accepted.
 pub fn check_type(headers: &HeaderMap) -> Result<(), Refusal> {
-    if let Some(value) = headers.get(header::CONTENT_TYPE) {
+    if let Some(value) = headers.get(header::CONTENT_TYPE).filter(|value| *value != "application/json") {
         let text = value.to_str().unwrap_or_default();
         let essence = text.split(';').next().unwrap_or_default().trim();
         if !essence.eq_ignore_ascii_case("application/json") && !is_structured_json(essence) {

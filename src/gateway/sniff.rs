@@ -260,8 +260,11 @@ fn judge(bytes: &[u8], searched: usize) -> Option<Judged> {
     };
     let (mut chunks, mut length) = (false, None);
     for line in memchr::memchr_iter(b'\n', head).map(|at| at + 1) {
-        chunks |= value(line, b"transfer-encoding:").is_some();
-        length = value(line, b"content-length:").map(number).or(length);
+        match head.get(line) {
+            Some(b't' | b'T') => chunks |= value(line, b"transfer-encoding:").is_some(),
+            Some(b'c' | b'C') => length = value(line, b"content-length:").map(number).or(length),
+            _ => {}
+        }
     }
     let body = if chunks { Rest::Chunks([0; 4]) } else { Rest::Bytes(length.unwrap_or(0)) };
     let end = last + if bytes.get(last + 1) == Some(&b'\n') { 2 } else { 3 };

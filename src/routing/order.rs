@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use smallvec::{SmallVec, smallvec};
+
 use super::filter::{Barrier, Fit, WindowRules, capability_barrier, fit};
 use super::live::{ExclusionReason, Live};
 use super::random::Random;
@@ -88,7 +90,7 @@ impl Ordering<'_> {
         let (candidates, connections) = self.candidates(&kept, traits);
         let mut ctx = OrderContext { request: self.request, now: self.now, rng };
         let ranked = node.strategy.order(&candidates, &mut ctx);
-        let mut taken = vec![false; candidates.len()];
+        let mut taken: SmallVec<[bool; 32]> = smallvec![false; candidates.len()];
         for rank in ranked {
             let (Some(candidate), Some(slot)) = (candidates.get(rank.candidate), taken.get_mut(rank.candidate)) else { continue };
             if !std::mem::replace(slot, true) {

@@ -62,7 +62,7 @@ impl Again {
                 .or_else(|excluded| if self.permit.is_probe() { Ok(()) } else { Err(excluded) })
                 .map_err(|_| "the connection rests by now")?;
         }
-        if let Some(gated) = gates(&self.shared, account, &self.dispatch) {
+        if let Some(gated) = gates(&self.shared, account, &self.dispatch, clock::now()) {
             self.slot.exchange(None);
             let pass = gated.queue.pass(&gated.wants, gated.patience).await.map_err(|error| error.to_string())?;
             self.slot.exchange(Some(pass));

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::super::strategies::{Event, EventKind};
 use super::super::topology::Router;
 use super::{Frame, Walk};
@@ -37,7 +39,8 @@ impl Entry {
 #[derive(Debug)]
 pub struct Entered {
     router: Arc<Router>,
-    entries: Box<[Entry]>,
+    /// One for each combo; few are nested.
+    entries: SmallVec<[Entry; 1]>,
     /// When the request came. The instant of leaving is of no interest to the strategies.
     now: EpochMs,
 }
@@ -55,7 +58,7 @@ impl Walk {
     pub fn entered(&mut self) -> Option<Entered> {
         let now = self.request.received;
         self.decide(false, now);
-        let entries: Box<[Entry]> = std::mem::take(&mut self.frames).iter().flat_map(Entry::of).collect();
+        let entries: SmallVec<[Entry; 1]> = std::mem::take(&mut self.frames).iter().flat_map(Entry::of).collect();
         (!entries.is_empty()).then(|| Entered { router: Arc::clone(&self.router), entries, now })
     }
 }
