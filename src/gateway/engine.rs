@@ -236,8 +236,10 @@ impl Engine {
     /// `x-omniroute-decision` of a combo's answer.
     fn decision(&self, dispatch: &Dispatch) -> Option<String> {
         let combo = self.context.shared.loaded.snapshot.combos.get(self.walk.combo()?)?;
-        let (strategy, attempts) = (combo.strategy, self.walk.attempts());
-        Some(format!("strategy={strategy:?}; target={}; connection={}; attempts={attempts}", dispatch.label, dispatch.connection.name))
+        let (strategy, attempts) = (format!("{:?}", combo.strategy), self.walk.attempts().to_string());
+        let (target, connection) = (&*dispatch.label, &*dispatch.connection.name);
+        // Joined, not formatted: every good answer carries one.
+        Some(["strategy=", &strategy, "; target=", target, "; connection=", connection, "; attempts=", &attempts].concat())
     }
 
     /// Sleeps until a timer ends; a slot that comes earlier is taken up.

@@ -184,7 +184,7 @@ impl<'a> Scan<'a> {
                     self.head.max_output_tokens = self.head.max_output_tokens.max(Some(n));
                 }
             }
-            "reasoning_effort" => self.head.effort = loose_string(c)?.map(|s| effort(&s)),
+            "reasoning_effort" => self.head.effort = loose_text(c)?.map(|s| effort(&s)),
             "reasoning" => self.reasoning(c)?,
             "metadata" => self.metadata(c)?,
             "conversation_id" => self.session[1] = loose_string(c)?,
@@ -270,7 +270,7 @@ impl<'a> Scan<'a> {
         let found = &mut self.head.effort;
         c.object(|c, key| {
             if key == "effort" {
-                *found = loose_string(c)?.map(|s| effort(&s));
+                *found = loose_text(c)?.map(|s| effort(&s));
                 Ok(())
             } else {
                 c.skip(&mut |_| ())
@@ -307,7 +307,7 @@ fn item(c: &mut Cursor<'_>, head: &mut RequestHead) -> Result<(), JsonError> {
     let (mut user, mut first) = (false, None);
     c.object(|c, key| match &*key {
         "role" => {
-            user = loose_string(c)?.as_deref() == Some("user");
+            user = loose_text(c)?.as_deref() == Some("user");
             Ok(())
         }
         "type" => kind(c, head),
@@ -358,7 +358,7 @@ fn part(c: &mut Cursor<'_>, head: &mut RequestHead, first: &mut Option<Range<usi
 
 /// The `type` of an item or part.
 fn kind(c: &mut Cursor<'_>, head: &mut RequestHead) -> Result<(), JsonError> {
-    if let Some(kind) = loose_string(c)?
+    if let Some(kind) = loose_text(c)?
         && matches!(&*kind, "image_url" | "input_image" | "image")
     {
         head.images = true;
@@ -367,7 +367,7 @@ fn kind(c: &mut Cursor<'_>, head: &mut RequestHead) -> Result<(), JsonError> {
 }
 
 /// A string of bounded length; any other value is passed over.
-fn loose_string(c: &mut Cursor<'_>) -> Result<Option<String>, JsonError> {
+fn loose_text<'a>(c: &mut Cursor<'a>) -> Result<Option<Cow<'a, str>>, JsonError> {
     if c.peek() != Some(b'"') {
         c.skip(&mut |_| ())?;
         return Ok(None);
@@ -376,7 +376,12 @@ fn loose_string(c: &mut Cursor<'_>) -> Result<Option<String>, JsonError> {
     if s.inner.len() > MAX_ID_LEN {
         return Ok(None);
     }
-    Ok(Some(c.decode(&s)?.into_owned()).filter(|s| !s.is_empty()))
+    Ok(Some(c.decode(&s)?).filter(|s| !s.is_empty()))
+}
+
+/// The same, to keep.
+fn loose_string(c: &mut Cursor<'_>) -> Result<Option<String>, JsonError> {
+    Ok(loose_text(c)?.map(Cow::into_owned))
 }
 
 fn id(c: &mut Cursor<'_>, member: &'static str) -> Result<Option<String>, ScanError> {
@@ -428,7 +433,7 @@ fn conversation(c: &mut Cursor<'_>) -> Result<Option<String>, JsonError> {
 /// Whether the string at `path` inside an object names a JSON format.
 fn wants_json(c: &mut Cursor<'_>, path: &[&str]) -> Result<bool, JsonError> {
     let Some((first, rest)) = path.split_first() else {
-        return Ok(loose_string(c)?.is_some_and(|t| t.starts_with("json")));
+        return Ok(loose_text(c)?.is_some_and(|t| t.starts_with("json")));
     };
     if c.peek() != Some(b'{') {
         return c.skip(&mut |_| ()).map(|()| false);
