@@ -64,35 +64,38 @@ mod linux {
     }
 
     impl Held {
-        /// Threads may begin meanwhile, from one that was not held yet: looks until there is none.
         fn hold(&mut self, core: &CpuSet) -> Result<(), String> {
-            let mut seen = HashSet::new();
-            loop {
-                let new: Vec<Pid> = threads(self.process)?.into_iter().filter(|thread| seen.insert(*thread)).collect();
-                if new.is_empty() {
-                    return Ok(());
-                }
-                for thread in new {
-                    let moved = sched_getaffinity(Some(thread)).and_then(|before| sched_setaffinity(Some(thread), core).map(|()| before));
-                    match moved {
-                        Ok(before) => {
-                            self.whole.get_or_insert(before);
-                            self.before.insert(thread, before);
-                        }
-                        // It has ended.
-                        Err(Errno::SRCH) => {}
-                        Err(why) => return Err(why.to_string()),
-                    }
-                }
-            }
+            each_thread(self.process, |thread| {
+                let before = sched_getaffinity(Some(thread))?;
+                sched_setaffinity(Some(thread), core)?;
+                self.whole.get_or_insert(before);
+                self.before.insert(thread, before);
+                Ok(())
+            })
         }
 
         /// Those that began while the others were held may run where the first one may.
         fn release(&self) {
-            let (Ok(threads), Some(whole)) = (threads(self.process), &self.whole) else { return };
-            for thread in threads {
-                // One that has ended needs nothing.
-                let _ = sched_setaffinity(Some(thread), self.before.get(&thread).unwrap_or(whole));
+            let Some(whole) = &self.whole else { return };
+            // A process that has ended needs nothing.
+            let _ = each_thread(self.process, |thread| sched_setaffinity(Some(thread), self.before.get(&thread).unwrap_or(whole)));
+        }
+    }
+
+    /// Does something to all threads of a process. More may begin meanwhile, from one that it was not done to yet: looks until there is none.
+    fn each_thread(process: u32, mut act: impl FnMut(Pid) -> rustix::io::Result<()>) -> Result<(), String> {
+        let mut seen = HashSet::new();
+        loop {
+            let new: Vec<Pid> = threads(process)?.into_iter().filter(|thread| seen.insert(*thread)).collect();
+            if new.is_empty() {
+                return Ok(());
+            }
+            for thread in new {
+                match act(thread) {
+                    // One that has ended needs nothing.
+                    Ok(()) | Err(Errno::SRCH) => {}
+                    Err(why) => return Err(why.to_string()),
+                }
             }
         }
     }
