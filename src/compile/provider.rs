@@ -41,11 +41,13 @@ fn one(
     let trusted = spec.tls.as_ref().map(|tls| ("spec.tls.caBundle", &tls.ca_bundle));
     let ca_bundle = trusted.map(|(field, bundle)| ca_bundle(field, bundle, index)).transpose()?;
     let quota_reset = quota_reset(spec, &preset_traits)?;
+    carrier("spec.auth.header", spec.auth.as_ref())?;
     let mut auth_by_dialect = known.map(Preset::auth_by_dialect).unwrap_or_default();
     if spec.auth.is_some() {
         auth_by_dialect.clear();
     }
-    for endpoint in &spec.endpoints {
+    for (at, endpoint) in spec.endpoints.iter().enumerate() {
+        carrier(&format!("spec.endpoints[{at}].auth.header"), endpoint.auth.as_ref())?;
         if let Some(auth) = &endpoint.auth {
             auth_by_dialect.insert(endpoint.dialect.into(), auth.into());
         }
@@ -162,6 +164,20 @@ fn quota_reset(spec: &api::ProviderSpec, preset: &ProviderTraits) -> Result<Opti
             Err(("spec.quotaReset.timeZone".to_owned(), "InvalidSpec", Severity::Error, message))
         }
         reset => Ok(reset),
+    }
+}
+
+/// Refuses a credential in a header that says how a request is sent.
+fn carrier(field: &str, auth: Option<&api::provider::UpstreamAuth>) -> Result<(), Refused> {
+    let header = auth.and_then(|auth| auth.header.as_deref());
+    match header.filter(|header| header.parse().is_ok_and(|name| set_by_sender(&name))) {
+        None => Ok(()),
+        Some(header) => {
+            let message = format!(
+                "`{header}` says how a request is sent and cannot carry a credential: name the provider's header, such as x-api-key"
+            );
+            Err((field.to_owned(), "InvalidSpec", Severity::Error, message))
+        }
     }
 }
 

@@ -63,14 +63,15 @@ pub struct Head {
     pub keep_alive: bool,
 }
 
-/// Reads the head of an answer; informational answers before it are skipped. Answers how many bytes were understood, and the head once it
-/// is whole.
+/// Reads the head of an answer; blank lines and informational answers before it are skipped. Answers how many bytes were understood, and the
+/// head once it is whole. Whoever calls it again with what follows has to bound what was skipped, by [`MAX_HEAD`].
 ///
 /// # Errors
 /// What follows cannot be trusted; the connection has to be closed.
 pub fn read_head(input: &[u8]) -> Result<(usize, Option<Head>), Malformed> {
     let mut at = 0;
     loop {
+        at += blank_lines(input.get(at..).unwrap_or_default());
         let rest = input.get(at..).unwrap_or_default();
         match parse(rest)? {
             None if rest.len() >= MAX_HEAD => return Err(Malformed::HeadTooLong),
@@ -83,6 +84,18 @@ pub fn read_head(input: &[u8]) -> Result<(usize, Option<Head>), Malformed> {
                     return Ok((at, Some(head)));
                 }
             }
+        }
+    }
+}
+
+/// The length of the blank lines at the start.
+fn blank_lines(input: &[u8]) -> usize {
+    let mut at = 0;
+    loop {
+        match input.get(at..) {
+            Some([b'\r', b'\n', ..]) => at += 2,
+            Some([b'\n', ..]) => at += 1,
+            _ => return at,
         }
     }
 }
@@ -115,24 +128,29 @@ fn parse(input: &[u8]) -> Result<Option<(usize, Head)>, Malformed> {
 
 /// Where the body ends (RFC 9112, section 6.3), and whether another answer may follow it.
 fn framing(status: StatusCode, version: Version, headers: &HeaderMap) -> Result<(Framing, bool), Malformed> {
-    let persistent =
-        if version == Version::HTTP_10 { says(headers, &CONNECTION, "keep-alive") } else { !says(headers, &CONNECTION, "close") };
+    let persistent = !says(headers, &CONNECTION, "close") && (version == Version::HTTP_11 || says(headers, &CONNECTION, "keep-alive"));
     if status.is_informational() || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
         return Ok((Framing::Ended, persistent));
     }
     let length = content_length(headers)?;
-    if headers.contains_key(TRANSFER_ENCODING) && !says(headers, &TRANSFER_ENCODING, "identity") {
-        let mut codings = tokens(headers, &TRANSFER_ENCODING);
-        let chunked = codings.next().is_some_and(|c| c.eq_ignore_ascii_case("chunked")) && codings.next().is_none();
-        if !chunked || version == Version::HTTP_10 {
+    if headers.contains_key(TRANSFER_ENCODING) {
+        let only = |coding: &str| tokens(headers, &TRANSFER_ENCODING).all(|token| token.eq_ignore_ascii_case(coding));
+        let named = tokens(headers, &TRANSFER_ENCODING).count();
+        if version == Version::HTTP_10 || named == 0 {
             return Err(Malformed::Coding);
         }
-        // With both, somebody on the way may have believed the other one: nothing that follows can be trusted.
-        return Ok((Framing::Chunked(Chunked::default()), persistent && length.is_none()));
+        if only("chunked") {
+            // With a length beside it, or said twice, somebody on the way may have read something else: nothing that follows can be trusted.
+            return Ok((Framing::Chunked(Chunked::default()), persistent && length.is_none() && named == 1));
+        }
+        if !only("identity") {
+            return Err(Malformed::Coding);
+        }
+        // The old way to say that there is none.
+        return Ok((length.map_or(Framing::UntilClose, Framing::of), false));
     }
     Ok(match length {
-        Some(0) => (Framing::Ended, persistent),
-        Some(length) => (Framing::Length(length), persistent),
+        Some(length) => (Framing::of(length), persistent),
         None => (Framing::UntilClose, false),
     })
 }
@@ -185,6 +203,10 @@ pub struct Decoded {
 }
 
 impl Framing {
+    const fn of(length: u64) -> Self {
+        if length == 0 { Self::Ended } else { Self::Length(length) }
+    }
+
     /// True when nothing more belongs to the body.
     #[must_use]
     pub const fn is_ended(&self) -> bool {

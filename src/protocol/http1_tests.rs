@@ -57,7 +57,8 @@ fn a_body_ends_where_its_head_says() {
         ("200 OK\r\ncontent-length: 0\r\n\r\n", "", true, Framing::Ended, 0),
         ("200\r\ncontent-length: 2\r\nconnection: x, Close\r\n\r\nok", "ok", false, Framing::Ended, 0),
         ("200 OK\r\n\r\nuntil the end", "until the end", false, Framing::UntilClose, 0),
-        ("200 OK\r\ntransfer-encoding: identity\r\ncontent-length: 2\r\n\r\nok", "ok", true, Framing::Ended, 0),
+        ("200 OK\r\ntransfer-encoding: identity\r\ncontent-length: 2\r\n\r\nok", "ok", false, Framing::Ended, 0),
+        ("200 OK\r\ntransfer-encoding: identity\r\n\r\nok", "ok", false, Framing::UntilClose, 0),
         ("204 No\r\ncontent-length: 2\r\n\r\n", "", true, Framing::Ended, 0),
         ("304 No\r\n\r\n", "", true, Framing::Ended, 0),
         ("503 Busy\r\nTransfer-Encoding: CHUNKED\r\n\r\n2\r\nok\r\n0\r\n\r\n", "ok", true, Framing::Ended, 0),
@@ -70,6 +71,7 @@ fn a_body_ends_where_its_head_says() {
         ),
         // Whoever believed the length read something else.
         ("200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 9\r\n\r\n2\r\nok\r\n0\r\n\r\n", "ok", false, Framing::Ended, 0),
+        ("200 OK\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", "ok", false, Framing::Ended, 0),
         // Something to ignore comes first.
         (
             "100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
@@ -85,6 +87,8 @@ fn a_body_ends_where_its_head_says() {
     }
     assert!(!read("HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok").keep_alive);
     assert!(read("HTTP/1.0 200 OK\r\ncontent-length: 2\r\nconnection: Keep-Alive\r\n\r\nok").keep_alive);
+    assert!(!read("HTTP/1.0 200 OK\r\ncontent-length: 2\r\nconnection: keep-alive, close\r\n\r\nok").keep_alive);
+    assert_eq!(read("\r\n\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").body, b"ok");
 }
 
 #[test]
@@ -143,7 +147,7 @@ fn what_can_be_understood_in_two_ways_is_refused() {
         ("HTTP/1.1 200 OK\r\ncontent-length: \r\n\r\n", Malformed::Length),
         ("HTTP/1.1 200 OK\r\ncontent-length: 18446744073709551616\r\n\r\n", Malformed::Length),
         ("HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n", Malformed::Coding),
-        ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n", Malformed::Coding),
+        ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntransfer-encoding: identity\r\n\r\n", Malformed::Coding),
         ("HTTP/1.1 200 OK\r\ntransfer-encoding:\r\n\r\n", Malformed::Coding),
         ("HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", Malformed::Coding),
         ("HTTP/1.1 101 Switching\r\nupgrade: x\r\n\r\n", Malformed::Switched),

@@ -117,6 +117,7 @@ async fn a_connection_that_cannot_be_trusted_serves_nobody_else() {
         ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\nHTTP/1.1 200", "ok"),
         ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 2\r\n\r\n2\r\nok\r\n0\r\n\r\n", "ok"),
         ("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok", "ok"),
+        ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", "ok"),
         ("HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok", "ok"),
         ("HTTP/1.1 204 No Content\r\n\r\nsurprise", ""),
     ] {
@@ -186,6 +187,18 @@ async fn an_answer_before_the_request_is_sent_counts() {
     let next = tokio::spawn(async move { ask(&client, address, Bytes::from_static(b"{}")).await.is_ok() });
     assert!(server.await.expect("server"), "the next request has a connection of its own");
     next.abort();
+}
+
+/// Whatever comes before the head: it may come in small pieces, but not for ever.
+#[tokio::test]
+async fn what_precedes_the_head_has_a_bound() {
+    for skipped in ["HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n", "\r\n"] {
+        let few = format!("{}HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", skipped.repeat(50));
+        assert_eq!(served(pieces(&few, 7), false).await, (Ok((200, b"ok".to_vec())), true));
+        let many = skipped.repeat(1 + (80 << 10) / skipped.len());
+        let error = served(pieces(&many, 1000), true).await.0.expect_err("without end");
+        assert!(error.contains("its head is longer than 65536 bytes"), "{error}");
+    }
 }
 
 /// A large request arrives whole, also when it is taken slowly.

@@ -219,6 +219,9 @@ fn head(method: &Method, uri: &Uri, upstream: &Upstream, prepared: &Prepared, ca
     let _ = write!(out, "{method} {uri} HTTP/1.1\r\n");
     let (forward, messages) = (&upstream.forward, call.endpoint.dialect() == Dialect::Messages);
     Up { client: call.headers, forward, constant: &prepared.headers, extra: call.extra, messages }.write(&mut out);
-    let _ = write!(out, "content-length: {}\r\n\r\n", call.body.len());
+    if !call.body.is_empty() || method == Method::POST {
+        let _ = write!(out, "content-length: {}\r\n", call.body.len());
+    }
+    out.extend_from_slice(b"\r\n");
     out.into()
 }

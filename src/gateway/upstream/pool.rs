@@ -50,7 +50,8 @@ impl Pool {
 
     /// The most recently used connection that is still alive.
     pub fn take(&self, origin: &str) -> Option<Box<Conn>> {
-        loop {
+        // Without budget every socket looks silent, also one that was closed.
+        while tokio::task::coop::has_budget_remaining() {
             let idle = self.shelves().by_origin.get_mut(origin)?.pop_back()?;
             let mut conn = idle.conn;
             if idle.since.elapsed() < self.limits.idle_timeout && conn.is_usable() {
@@ -58,6 +59,7 @@ impl Pool {
                 return Some(conn);
             }
         }
+        None
     }
 
     /// Keeps a connection whose exchange is complete; one that cannot take another request is closed.

@@ -13,7 +13,7 @@ use crate::classify::AuthClass;
 use crate::dial::tls::{TlsConfigs, TlsError};
 use crate::dial::{Guard, Origin, OriginError, Proxy, Way};
 use crate::protocol::Endpoint;
-use crate::protocol::headers::never_forwarded;
+use crate::protocol::headers::{never_forwarded, set_by_sender};
 use crate::snapshot::{Connection, Provider, UpstreamAuth, hex};
 
 /// Why a connection cannot be called. Messages name the field and never a secret.
@@ -60,7 +60,7 @@ pub enum UpstreamConfigError {
         problem: &'static str,
     },
     /// A header name or value of the provider is none.
-    #[error("Provider/{provider}: header `{header}` is not a valid HTTP header")]
+    #[error("Provider/{provider}: header `{header}` is no HTTP header, or says how a request is sent, which the gateway decides")]
     Header {
         /// Provider name.
         provider: String,
@@ -229,8 +229,8 @@ fn credential(
         UpstreamAuth::None => return Ok(None),
         UpstreamAuth::Bearer => (AUTHORIZATION, "Bearer "),
         UpstreamAuth::Header(name) => {
-            let parsed = name.parse();
-            (parsed.map_err(|_| UpstreamConfigError::Header { provider: provider.name.clone(), header: name.clone() })?, "")
+            let parsed = name.parse().ok().filter(|name| !set_by_sender(name));
+            (parsed.ok_or_else(|| UpstreamConfigError::Header { provider: provider.name.clone(), header: name.clone() })?, "")
         }
     };
     let Some(secret) = &connection.credential else {

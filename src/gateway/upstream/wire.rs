@@ -36,6 +36,15 @@ pub(super) enum Broken {
     Malformed(#[from] Malformed),
 }
 
+/// The beginning of an answer that came in parts.
+#[derive(Default)]
+struct Partial {
+    /// Of its head.
+    head: Vec<u8>,
+    /// Bytes that were skipped before its head.
+    skipped: usize,
+}
+
 /// A connection. Dropping it closes the socket at once.
 pub(super) struct Conn {
     socket: Socket,
@@ -45,8 +54,7 @@ pub(super) struct Conn {
     unflushed: bool,
     /// Why the request could not be sent to its end; the server may have answered before.
     unsendable: Option<io::Error>,
-    /// The beginning of a head that came in parts.
-    partial: Vec<u8>,
+    partial: Partial,
     /// What came of the body together with the head.
     first: Bytes,
     framing: Framing,
@@ -64,7 +72,7 @@ impl Conn {
             unsent: SmallVec::new(),
             unflushed: false,
             unsendable: None,
-            partial: Vec::new(),
+            partial: Partial::default(),
             first: Bytes::new(),
             framing: Framing::Ended,
             keep_alive: true,
@@ -84,6 +92,7 @@ impl Conn {
         self.unsent.push(head);
         self.unsent.extend(body.into_pieces().into_iter().filter(|piece| !piece.is_empty()));
         self.keep_alive = false;
+        self.partial = Partial::default();
     }
 
     /// Sends the request and waits for the head of its answer.
@@ -91,7 +100,10 @@ impl Conn {
         self.poll_send(cx);
         loop {
             let Self { socket, partial, .. } = self;
-            let (read, found) = ready!(poll_read(socket, cx, |bytes| (bytes.len(), take_head(partial, bytes))))?;
+            let Poll::Ready(outcome) = poll_read(socket, cx, |bytes| (bytes.len(), partial.take_head(bytes))) else {
+                return self.pending(cx);
+            };
+            let (read, found) = outcome?;
             self.received += read as u64;
             if read == 0 {
                 return Poll::Ready(Err(self.unsendable.take().map_or(Broken::Closed, Broken::Socket)));
@@ -115,7 +127,10 @@ impl Conn {
                 return Poll::Ready(Some(Err(mistake.into())));
             }
             let Self { socket, framing, .. } = self;
-            let (read, decoded) = ready!(poll_read(socket, cx, |bytes| (bytes.len(), take_data(framing, bytes))))?;
+            let Poll::Ready(outcome) = poll_read(socket, cx, |bytes| (bytes.len(), take_data(framing, bytes))) else {
+                return self.pending(cx);
+            };
+            let (read, decoded) = outcome?;
             self.received += read as u64;
             if read == 0 {
                 if self.framing != Framing::UntilClose {
@@ -172,6 +187,14 @@ impl Conn {
         }
     }
 
+    /// Nothing came. What was read before may have made TLS owe the server a word, and the server may wait for it.
+    fn pending<T>(&mut self, cx: &mut Context<'_>) -> Poll<T> {
+        if let Poll::Ready(Err(error)) = Pin::new(&mut self.socket).poll_flush(cx) {
+            self.give_up(error);
+        }
+        Poll::Pending
+    }
+
     fn sent(&mut self, mut written: usize) {
         self.unflushed = true;
         while let Some(piece) = self.unsent.first_mut() {
@@ -201,31 +224,35 @@ fn poll_read<T>(socket: &mut Socket, cx: &mut Context<'_>, take: impl FnOnce(&mu
     })
 }
 
-/// The head, once it is whole, the part of the body that came with it, and whether more came than belongs to the answer.
-fn take_head(partial: &mut Vec<u8>, bytes: &mut [u8]) -> Result<Option<(Head, Bytes, bool)>, Malformed> {
-    if partial.is_empty() {
+impl Partial {
+    /// The head, once it is whole, the part of the body that came with it, and whether more came than belongs to the answer.
+    fn take_head(&mut self, bytes: &mut [u8]) -> Result<Option<(Head, Bytes, bool)>, Malformed> {
+        if self.head.is_empty() {
+            return self.begin(bytes);
+        }
+        // A head that comes byte by byte is parsed again only when it may have come to its end.
+        let seen = self.head.len().saturating_sub(3);
+        self.head.extend_from_slice(bytes);
+        let fresh = self.head.get(seen..).unwrap_or_default();
+        let ended = || memchr::memmem::find(fresh, b"\n\r\n").or_else(|| memchr::memmem::find(fresh, b"\n\n")).is_some();
+        if self.head.len() < MAX_HEAD && !ended() {
+            return Ok(None);
+        }
+        let mut all = std::mem::take(&mut self.head);
+        self.begin(&mut all)
+    }
+
+    fn begin(&mut self, bytes: &mut [u8]) -> Result<Option<(Head, Bytes, bool)>, Malformed> {
         let (understood, head) = read_head(bytes)?;
         let rest = bytes.get_mut(understood..).unwrap_or_default();
-        return match head {
-            Some(mut head) => {
-                let (payload, surplus) = take_data(&mut head.framing, rest);
-                Ok(Some((head, payload, surplus)))
-            }
-            None => {
-                partial.extend_from_slice(rest);
-                Ok(None)
-            }
+        let Some(mut head) = head else {
+            self.skipped += understood;
+            self.head.extend_from_slice(rest);
+            return if self.skipped > MAX_HEAD { Err(Malformed::HeadTooLong) } else { Ok(None) };
         };
+        let (payload, surplus) = take_data(&mut head.framing, rest);
+        Ok(Some((head, payload, surplus)))
     }
-    // A head that comes byte by byte is parsed again only when it may have come to its end.
-    let seen = partial.len().saturating_sub(3);
-    partial.extend_from_slice(bytes);
-    let fresh = partial.get(seen..).unwrap_or_default();
-    if partial.len() < MAX_HEAD && memchr::memmem::find(fresh, b"\n\r\n").or_else(|| memchr::memmem::find(fresh, b"\n\n")).is_none() {
-        return Ok(None);
-    }
-    let mut all = std::mem::take(partial);
-    take_head(partial, &mut all)
 }
 
 /// What belongs to the body, and whether more came than that.
