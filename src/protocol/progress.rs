@@ -2,6 +2,7 @@
 //! usage (routing spec 10, decisions 7 and 9.9).
 
 mod frames;
+mod plain;
 
 use super::Dialect;
 use frames::{ChatChunk, MessagesEvent, ResponsesEvent, Usage as WireUsage};
@@ -208,6 +209,18 @@ impl Classifier {
         if trimmed.is_empty() {
             return Progress::None;
         }
+        if name != b"error"
+            && self.facts.response_id.is_some()
+            && let Some(bytes) = plain::text_only(trimmed)
+        {
+            self.facts.text_bytes += bytes;
+            return Progress::Content;
+        }
+        self.chat_frame(name, trimmed)
+    }
+
+    /// A frame that is parsed.
+    fn chat_frame(&mut self, name: &[u8], trimmed: &[u8]) -> Progress {
         let Ok(chunk) = serde_json::from_slice::<ChatChunk<'_>>(trimmed) else {
             return if name == b"error" { Progress::Error } else { Progress::Malformed };
         };

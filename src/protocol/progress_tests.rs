@@ -90,3 +90,97 @@ fn reasoning_alone_is_no_content() {
     c.frame(b"", br#"{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":7}}"#);
     assert!(!c.facts().has_content() && c.facts().reasoning && !c.facts().explains_emptiness());
 }
+
+/// A frame whose members are picked from these: what is recognised at a glance must mean what the parser makes of it.
+fn frame() -> impl proptest::strategy::Strategy<Value = String> {
+    use proptest::prelude::*;
+    let members = |all: &'static [&'static str]| {
+        prop::collection::vec(prop::sample::select(all), 0..5).prop_map(|members| format!("{{{}}}", members.join(",")))
+    };
+    let delta = members(&[
+        r#""content":"word ""#,
+        r#""content":"\u00e9\n""#,
+        r#""content":"\ud800""#,
+        r#""content":"""#,
+        r#""content":null"#,
+        r#""content":["x"]"#,
+        r#""role":"assistant""#,
+        r#""role":1"#,
+        r#""refusal":null"#,
+        r#""refusal":"no""#,
+        r#""reasoning_content":null"#,
+        r#""reasoning_content":"""#,
+        r#""tool_calls":null"#,
+        r#""tool_calls":[{"id":1e999}]"#,
+        r#""audio":{}"#,
+        r#""other":{"content":"x","content":"y"}"#,
+    ]);
+    let choice = (
+        delta,
+        members(&[
+            r#""index":0"#,
+            r#""finish_reason":null"#,
+            r#""finish_reason":"stop""#,
+            r#""logprobs":null"#,
+            r#""text":"x""#,
+            r#""message":null"#,
+        ]),
+    )
+        .prop_map(|(delta, rest)| {
+            if rest.len() == 2 { format!(r#"{{"delta":{delta}}}"#) } else { format!(r#"{},"delta":{delta}}}"#, &rest[..rest.len() - 1]) }
+        });
+    let head = members(&[
+        r#""id":"a""#,
+        r#""id":null"#,
+        r#""object":"chat.completion.chunk""#,
+        r#""usage":null"#,
+        r#""usage":{"prompt_tokens":3}"#,
+        r#""error":null"#,
+        r#""error":{"message":"x"}"#,
+        r#""base_resp":{"status_code":0}"#,
+        r#""errors":[]"#,
+        r#""x":-1.5e3"#,
+        r#""choices":[]"#,
+    ]);
+    (head, prop::collection::vec(choice, 0..3)).prop_map(|(head, choices)| {
+        let comma = if head.len() == 2 { "" } else { "," };
+        format!(r#"{}{comma}"choices":[{}]}}"#, &head[..head.len() - 1], choices.join(","))
+    })
+}
+
+/// The classifier of a stream whose first frame has been read.
+fn begun() -> Classifier {
+    let mut classifier = Classifier::new(Dialect::ChatCompletions);
+    classifier.frame(b"", br#"{"id":"first","choices":[{"delta":{"role":"assistant"}}]}"#);
+    classifier
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig { cases: 2000, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn a_glance_says_what_the_parser_says(frame in frame(), cut in proptest::prelude::any::<proptest::prelude::prop::sample::Index>(), whole: bool) {
+        let data = if whole { frame.as_bytes() } else { &frame.as_bytes()[..cut.index(frame.len())] };
+        if let Some(bytes) = super::plain::text_only(data) {
+            let mut parsed = begun();
+            let before = parsed.facts.text_bytes;
+            proptest::prop_assert_eq!(parsed.chat_frame(b"", data), Progress::Content);
+            proptest::prop_assert_eq!(parsed.facts.text_bytes - before, bytes);
+            let mut glanced = begun();
+            proptest::prop_assert_eq!(glanced.frame(b"", data), Progress::Content);
+            parsed.facts.frames += 1;
+            proptest::prop_assert_eq!(glanced.facts, parsed.facts);
+        }
+    }
+}
+
+#[test]
+fn frames_as_vendors_send_them_are_understood_at_a_glance() {
+    for frame in [
+        r#"{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"word"},"finish_reason":null}]}"#,
+        r#"{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","service_tier":"default","system_fingerprint":"fp","choices":[{"index":0,"delta":{"content":"w\"rd"},"logprobs":null,"finish_reason":null}],"usage":null,"obfuscation":"x"}"#,
+        r#"{"id":"c","choices":[{"delta":{"role":"assistant","content":"word","reasoning_content":null,"tool_calls":null},"index":0}]}"#,
+    ] {
+        assert_eq!(super::plain::text_only(frame.as_bytes()), Some(4), "{frame}");
+    }
+}
