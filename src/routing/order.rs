@@ -13,6 +13,11 @@ use super::topology::{ComboNode, ConnectionNode, Leaf, Router, Unit, UnitKind};
 use crate::api::time::EpochMs;
 use crate::snapshot::{Combo, Feature};
 
+/// Entries that can serve, with their positions. Most combos have few of them.
+pub(super) type Kept<'n> = SmallVec<[(usize, &'n Unit); 8]>;
+/// The connection that each candidate stands for, where it stands for one.
+type Connections = SmallVec<[Option<Arc<ConnectionNode>>; 8]>;
+
 /// What stays the same on the whole walk of one request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scope {
@@ -109,8 +114,8 @@ impl Ordering<'_> {
 
     /// The entries that can serve the request; what cannot goes to `barred` with its reason. Targets of unknown window that the rules drop
     /// stay when nothing else would (routing spec 3.3).
-    pub(super) fn filter<'n>(&self, node: &'n ComboNode, barred: &mut Vec<(Arc<Leaf>, Barrier)>) -> Vec<(usize, &'n Unit)> {
-        let mut kept = Vec::with_capacity(node.units.len());
+    pub(super) fn filter<'n>(&self, node: &'n ComboNode, barred: &mut Vec<(Arc<Leaf>, Barrier)>) -> Kept<'n> {
+        let mut kept = Kept::with_capacity(node.units.len());
         let mut unknown = Vec::new();
         for (index, unit) in node.units.iter().enumerate() {
             let UnitKind::Leaf(leaf) = &unit.kind else {
@@ -133,9 +138,9 @@ impl Ordering<'_> {
         kept
     }
 
-    fn candidates(&self, kept: &[(usize, &Unit)], traits: Traits) -> (Vec<Candidate>, Vec<Option<Arc<ConnectionNode>>>) {
+    fn candidates(&self, kept: &[(usize, &Unit)], traits: Traits) -> (Vec<Candidate>, Connections) {
         let mut candidates = Vec::with_capacity(kept.len());
-        let mut connections = Vec::with_capacity(kept.len());
+        let mut connections = Connections::with_capacity(kept.len());
         for (index, unit) in kept {
             let candidate = |key, connection: Option<&Arc<ConnectionNode>>| Candidate {
                 unit: *index,

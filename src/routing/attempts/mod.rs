@@ -19,6 +19,8 @@ mod moves;
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 pub use entered::Entered;
 pub(super) use finish::excluded_entry;
 use hedge::Aside;
@@ -205,7 +207,7 @@ pub struct Walk {
     patience: Patience,
     // where it is
     frames: Vec<Frame>,
-    visited: Vec<usize>,
+    visited: SmallVec<[usize; 2]>,
     visit: Option<Visit>,
     running: Option<Running>,
     /// The attempt that `running` was started beside.
@@ -225,18 +227,18 @@ pub struct Walk {
     /// Soft ones that were passed over, for the end of the pass.
     deferred: Vec<Running>,
     /// Dispatches by connection and model in this pass.
-    counts: Vec<(usize, Arc<str>, u32)>,
+    counts: SmallVec<[(usize, Arc<str>, u32); 1]>,
     /// Dispatches that count against `attempts.max`, and all.
     counted: u32,
     dispatched: u32,
-    order: Vec<Arc<str>>,
+    order: SmallVec<[Arc<str>; 1]>,
     failures: Vec<FailureRecord>,
     /// The last failure may be repeated on the same connection.
     last: Option<Running>,
     request_scoped: bool,
     shapes: Vec<(u16, u64, u32)>,
     /// Every pair that was looked at in this pass.
-    seen: Vec<(Arc<Leaf>, Arc<str>, Arc<ConnectionNode>)>,
+    seen: SmallVec<[(Arc<Leaf>, Arc<str>, Arc<ConnectionNode>); 1]>,
     barred: Vec<Excluded>,
     /// What the gateway itself kept from being dispatched in this pass for want of a slot.
     slotless: Vec<Slotless>,
@@ -282,7 +284,7 @@ impl Walk {
             patience,
             request,
             frames: Vec::new(),
-            visited: Vec::new(),
+            visited: SmallVec::new(),
             visit: None,
             running: None,
             aside: None,
@@ -295,15 +297,15 @@ impl Walk {
             emergency_used: false,
             exhaustion: Exhaustion::default(),
             deferred: Vec::new(),
-            counts: Vec::new(),
+            counts: SmallVec::new(),
             counted: 0,
             dispatched: 0,
-            order: Vec::new(),
+            order: SmallVec::new(),
             failures: Vec::new(),
             last: None,
             request_scoped: false,
             shapes: Vec::new(),
-            seen: Vec::new(),
+            seen: SmallVec::new(),
             barred: Vec::new(),
             slotless: Vec::new(),
             granted: None,
