@@ -193,6 +193,9 @@ struct Running {
     emergency: bool,
 }
 
+/// A pair that was looked at: a target, its identity, and the connection.
+type Seen = (Arc<Leaf>, Arc<str>, Arc<ConnectionNode>);
+
 /// The walk of one request. Dropping it releases what its strategies reserved.
 #[derive(Debug)]
 pub struct Walk {
@@ -238,7 +241,7 @@ pub struct Walk {
     request_scoped: bool,
     shapes: Vec<(u16, u64, u32)>,
     /// Every pair that was looked at in this pass.
-    seen: SmallVec<[(Arc<Leaf>, Arc<str>, Arc<ConnectionNode>); 1]>,
+    seen: SmallVec<[Seen; 1]>,
     barred: Vec<Excluded>,
     /// What the gateway itself kept from being dispatched in this pass for want of a slot.
     slotless: Vec<Slotless>,
