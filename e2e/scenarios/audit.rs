@@ -167,8 +167,10 @@ fn seconds(time: &str) -> Option<f64> {
 pub fn least_privilege(world: &World) -> Outcome {
     let events = world.cluster.audit()?;
     let what = |event: &&Value| {
-        let uri = text(event, "/requestURI").split('?').next().unwrap_or_default();
-        format!("{} {} {uri}", text(event, "/user/username"), text(event, "/verb"))
+        let (path, query) = text(event, "/requestURI").split_once('?').unwrap_or((text(event, "/requestURI"), ""));
+        // A right to one object only is in the query of a list or watch.
+        let one = query.split('&').find(|part| part.starts_with("fieldSelector=")).unwrap_or_default();
+        format!("{} {} {path} {one}", text(event, "/user/username"), text(event, "/verb"))
     };
     let (refused, others): (Vec<_>, Vec<_>) = events
         .iter()

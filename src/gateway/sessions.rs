@@ -149,7 +149,7 @@ impl Table {
         if shard.len() >= MAX_BINDINGS / SHARDS {
             shard.retain(|_, binding| binding.until > now);
             if shard.len() >= MAX_BINDINGS / SHARDS
-                && let Some(oldest) = shard.iter().min_by_key(|(_, binding)| binding.until).map(|(key, _)| *key)
+                && let Some(oldest) = shard.iter().min_by_key(|(_, binding)| (!binding.over, binding.until)).map(|(key, _)| *key)
             {
                 shard.remove(&oldest);
             }
@@ -158,9 +158,12 @@ impl Table {
         (true, true)
     }
 
-    /// Whether what is known here is newer than a binding until `until`: it ends later, or it is the end of that one.
-    fn is_newer(&self, key: &Key, until: EpochMs) -> bool {
-        self.shard(key).get(key).is_some_and(|binding| binding.until > until || (binding.over && binding.until == until))
+    /// Whether what is known here is newer than a binding until `until`: it ends later, or it is the end of that one. The end of a binding to
+    /// another connection says nothing about this one.
+    fn is_newer(&self, key: &Key, connection: &str, until: EpochMs) -> bool {
+        self.shard(key)
+            .get(key)
+            .is_some_and(|known| if known.over { known.until >= until && *known.connection == *connection } else { known.until > until })
     }
 
     fn release(&self, key: &Key, connection: &str) -> bool {
@@ -317,7 +320,7 @@ impl Sessions {
         let changed = if news.until > now.0 {
             // What was bound last ends last: whoever is heard last, all come to the same.
             let until = EpochMs(news.until);
-            !table.is_newer(&key, until) && table.bind(key, &news.connection.as_str().into(), until, now).0
+            !table.is_newer(&key, &news.connection, until) && table.bind(key, &news.connection.as_str().into(), until, now).0
         } else {
             table.release(&key, &news.connection)
         };
@@ -486,6 +489,11 @@ mod tests {
             sessions.learn(&told(until), NOW.plus(1));
             assert_eq!(sessions.pinned(&key, NOW.plus(1)), None);
         }
+        let elsewhere = News { connection: "b".to_owned(), ..told(NOW.plus(50)) };
+        let other = Sessions::default();
+        other.restore(&sessions.export(NOW).unwrap(), NOW).unwrap();
+        other.learn(&elsewhere, NOW.plus(1));
+        assert_eq!(other.pinned(&key, NOW.plus(1)).as_deref(), Some("b"));
         // A store that still has it is told, one that has a later one is not, and neither is one without.
         for (stored, news) in [(Some(NOW.plus(100)), 1), (Some(NOW.plus(101)), 0), (None, 0)] {
             sessions.tell_again(|_| stored.map(|until| until.0), NOW.plus(1));

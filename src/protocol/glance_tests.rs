@@ -167,3 +167,29 @@ fn generated_answers_are_of_both_kinds() {
     let good = answers.iter().filter(|text| good_chat(text).is_some()).count();
     assert!((40..460).contains(&good), "{good} of {}", answers.len());
 }
+
+#[test]
+fn a_member_that_stands_twice_is_for_the_full_parse() {
+    let with = |answer: &str, choice: &str, message: &str| {
+        good_chat(&format!(r#"{{"choices":[{{"message":{{"content":"a"{message}}}{choice}}}]{answer}}}"#)).is_some()
+    };
+    for (at, once) in [
+        (0, r#","id":"a""#),
+        (0, r#","type":"a""#),
+        (0, r#","error":null"#),
+        (0, r#","usage":null"#),
+        (1, r#","finish_reason":"stop""#),
+        (2, r#","role":"a""#),
+        (2, r#","refusal":null"#),
+        (2, r#","tool_calls":null"#),
+        (2, r#","reasoning_content":null"#),
+        (2, r#","reasoning":null"#),
+        (2, r#","function_call":null"#),
+        (2, r#","audio":null"#),
+    ] {
+        let good =
+            |member: &str| with(if at == 0 { member } else { "" }, if at == 1 { member } else { "" }, if at == 2 { member } else { "" });
+        assert_eq!((good(once), good(&once.repeat(2))), (true, false), "{once}");
+    }
+    assert!(!with(r#","choices":[]"#, "", "") && !with("", r#","message":{}"#, "") && !with("", "", r#","content":"b""#));
+}

@@ -209,6 +209,7 @@ impl Classifier {
         if trimmed.is_empty() {
             return Progress::None;
         }
+        // The first frame has the id of the answer, and may be a step.
         if name != b"error"
             && self.facts.response_id.is_some()
             && let Some(bytes) = plain::text_only(trimmed)

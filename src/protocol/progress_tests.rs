@@ -1,5 +1,7 @@
 use super::*;
 use Dialect::{ChatCompletions as Chat, Messages, Responses};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
 
 fn classify(dialect: Dialect, name: &str, data: &str) -> Progress {
     Classifier::new(dialect).frame(name.as_bytes(), data.as_bytes())
@@ -91,61 +93,95 @@ fn reasoning_alone_is_no_content() {
     assert!(!c.facts().has_content() && c.facts().reasoning && !c.facts().explains_emptiness());
 }
 
-/// A frame whose members are picked from these: what is recognised at a glance must mean what the parser makes of it.
-fn frame() -> impl proptest::strategy::Strategy<Value = String> {
-    use proptest::prelude::*;
-    let members = |all: &'static [&'static str]| {
-        prop::collection::vec(prop::sample::select(all), 0..5).prop_map(|members| format!("{{{}}}", members.join(",")))
+/// Members of a delta beside a text, of a choice beside its delta, and of a frame beside its choices: some change what the frame is.
+const OF_DELTAS: [&str; 15] = [
+    r#""content":"word ""#,
+    r#""content":"""#,
+    r#""content":["x"]"#,
+    r#""role":"assistant""#,
+    r#""role":1"#,
+    r#""refusal":null"#,
+    r#""refusal":"no""#,
+    r#""reasoning_content":null"#,
+    r#""reasoning_content":"""#,
+    r#""tool_calls":null"#,
+    r#""tool_calls":[{"id":1e999}]"#,
+    r#""audio":{}"#,
+    r#""other":{"content":"x","content":"y"}"#,
+    r#""c\u006fntent":"x""#,
+    r#""images":null"#,
+];
+const OF_CHOICES: [&str; 8] = [
+    r#""index":0"#,
+    r#""finish_reason":null"#,
+    r#""finish_reason":"stop""#,
+    r#""logprobs":null"#,
+    r#""text":"x""#,
+    r#""message":null"#,
+    r#""delta":{"content":"y"}"#,
+    r#""x":[[{}]]"#,
+];
+const OF_FRAMES: [&str; 11] = [
+    r#""id":"a""#,
+    r#""id":null"#,
+    r#""object":"chat.completion.chunk""#,
+    r#""usage":null"#,
+    r#""usage":{"prompt_tokens":3}"#,
+    r#""error":null"#,
+    r#""error":{"message":"x"}"#,
+    r#""base_resp":{"status_code":0}"#,
+    r#""errors":[]"#,
+    r#""x":-1.5e3"#,
+    r#""choices":[]"#,
+];
+
+/// A frame of one text, mostly, and up to two further members in each object; some are cut.
+fn frame() -> impl Strategy<Value = Vec<u8>> {
+    let some = |all: &'static [&'static str]| {
+        prop::collection::vec(prop::sample::select(all), 0..3)
+            .prop_map(|members| members.iter().map(|m| format!(",{m}")).collect::<String>())
     };
-    let delta = members(&[
-        r#""content":"word ""#,
-        r#""content":"\u00e9\n""#,
-        r#""content":"\ud800""#,
-        r#""content":"""#,
-        r#""content":null"#,
-        r#""content":["x"]"#,
-        r#""role":"assistant""#,
-        r#""role":1"#,
-        r#""refusal":null"#,
-        r#""refusal":"no""#,
-        r#""reasoning_content":null"#,
-        r#""reasoning_content":"""#,
-        r#""tool_calls":null"#,
-        r#""tool_calls":[{"id":1e999}]"#,
-        r#""audio":{}"#,
-        r#""other":{"content":"x","content":"y"}"#,
-    ]);
-    let choice = (
-        delta,
-        members(&[
-            r#""index":0"#,
-            r#""finish_reason":null"#,
-            r#""finish_reason":"stop""#,
-            r#""logprobs":null"#,
-            r#""text":"x""#,
-            r#""message":null"#,
-        ]),
-    )
-        .prop_map(|(delta, rest)| {
-            if rest.len() == 2 { format!(r#"{{"delta":{delta}}}"#) } else { format!(r#"{},"delta":{delta}}}"#, &rest[..rest.len() - 1]) }
-        });
-    let head = members(&[
-        r#""id":"a""#,
-        r#""id":null"#,
-        r#""object":"chat.completion.chunk""#,
-        r#""usage":null"#,
-        r#""usage":{"prompt_tokens":3}"#,
-        r#""error":null"#,
-        r#""error":{"message":"x"}"#,
-        r#""base_resp":{"status_code":0}"#,
-        r#""errors":[]"#,
-        r#""x":-1.5e3"#,
-        r#""choices":[]"#,
-    ]);
-    (head, prop::collection::vec(choice, 0..3)).prop_map(|(head, choices)| {
-        let comma = if head.len() == 2 { "" } else { "," };
-        format!(r#"{}{comma}"choices":[{}]}}"#, &head[..head.len() - 1], choices.join(","))
+    let content = prop_oneof![4 => Just(r#""word ""#), 1 => prop::sample::select(vec![r#""word ""#, r#""\u00e9\n""#, r#""\ud800""#, r#""""#, "null"])];
+    let choice = (content, some(&OF_DELTAS), some(&OF_CHOICES))
+        .prop_map(|(content, delta, choice)| format!(r#"{{"delta":{{"content":{content}{delta}}}{choice}}}"#));
+    let choices = prop_oneof![8 => prop::collection::vec(choice.clone(), 1), 1 => prop::collection::vec(choice, 0..3)];
+    (choices, some(&OF_FRAMES), prop::option::weighted(0.1, any::<prop::sample::Index>())).prop_map(|(choices, frame, cut)| {
+        let mut frame = format!(r#"{{"choices":[{}]{frame}}}"#, choices.join(",")).into_bytes();
+        if let Some(cut) = cut {
+            frame.truncate(cut.index(frame.len()));
+        }
+        frame
     })
+}
+
+#[test]
+fn generated_frames_are_of_both_kinds() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let frames = (0..400).map(|_| frame().new_tree(&mut runner).expect("a frame").current());
+    let glanced = frames.filter(|frame| super::plain::text_only(frame).is_some()).count();
+    assert!((40..360).contains(&glanced), "{glanced}");
+}
+
+#[test]
+fn a_member_that_stands_twice_is_left_to_the_parser() {
+    let frame = |frame: &str, choice: &str, delta: &str| format!(r#"{{"choices":[{{"delta":{{"content":"a"{delta}}}{choice}}}]{frame}}}"#);
+    let glance = |text: String| super::plain::text_only(text.as_bytes());
+    assert_eq!(glance(frame("", "", "")), Some(1));
+    for member in ["refusal", "reasoning_content", "reasoning", "reasoning_details", "tool_calls", "function_call", "audio", "images"] {
+        let once = format!(",\"{member}\":null");
+        assert_eq!((glance(frame("", "", &once)), glance(frame("", "", &once.repeat(2)))), (Some(1), None), "{member}");
+    }
+    for (at, once) in
+        [(2, r#","role":"a""#), (1, r#","finish_reason":null"#), (0, r#","id":"a""#), (0, r#","error":null"#), (0, r#","usage":null"#)]
+    {
+        let with = |member: &str| {
+            glance(frame(if at == 0 { member } else { "" }, if at == 1 { member } else { "" }, if at == 2 { member } else { "" }))
+        };
+        assert_eq!((with(once), with(&once.repeat(2))), (Some(1), None), "{once}");
+    }
+    for twice in [frame(r#","choices":[]"#, "", ""), frame("", r#","delta":{}"#, ""), frame("", "", r#","content":"b""#)] {
+        assert_eq!(glance(twice.clone()), None, "{twice}");
+    }
 }
 
 /// The classifier of a stream whose first frame has been read.
@@ -155,21 +191,20 @@ fn begun() -> Classifier {
     classifier
 }
 
-proptest::proptest! {
-    #![proptest_config(proptest::prelude::ProptestConfig { cases: 2000, failure_persistence: None, ..Default::default() })]
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_glance_says_what_the_parser_says(frame in frame(), cut in proptest::prelude::any::<proptest::prelude::prop::sample::Index>(), whole: bool) {
-        let data = if whole { frame.as_bytes() } else { &frame.as_bytes()[..cut.index(frame.len())] };
-        if let Some(bytes) = super::plain::text_only(data) {
+    fn a_glance_says_what_the_parser_says(frame in frame()) {
+        if let Some(bytes) = super::plain::text_only(&frame) {
             let mut parsed = begun();
             let before = parsed.facts.text_bytes;
-            proptest::prop_assert_eq!(parsed.chat_frame(b"", data), Progress::Content);
-            proptest::prop_assert_eq!(parsed.facts.text_bytes - before, bytes);
+            prop_assert_eq!(parsed.chat_frame(b"", &frame), Progress::Content);
+            prop_assert_eq!(parsed.facts.text_bytes - before, bytes);
             let mut glanced = begun();
-            proptest::prop_assert_eq!(glanced.frame(b"", data), Progress::Content);
+            prop_assert_eq!(glanced.frame(b"", &frame), Progress::Content);
             parsed.facts.frames += 1;
-            proptest::prop_assert_eq!(glanced.facts, parsed.facts);
+            prop_assert_eq!(glanced.facts, parsed.facts);
         }
     }
 }

@@ -26,8 +26,8 @@ impl Ceiling {
 /// Characters around a number that tell whether it is a limit or a count of what was used.
 const CONTEXT: usize = 48;
 /// One of them stands in front of a limit that does not begin its clause; so does "up to".
-const LIMITS: &str =
-    "limit limits limited limiting max maximum most allow allows allowed allowing quota exceed exceeds exceeded ceiling cap caps capped";
+const LIMITS: &str = "limit limits limited limiting limitation limitations max maximum most allow allows allowed allowing allowance quota quotas \
+    exceed exceeds exceeded exceeding ceiling ceilings cap caps capped";
 /// What stands beside a count.
 const USAGE: &str = "made sent use uses used using usage current currently received remaining already after detected observed were";
 /// In front of a limit that somebody else has.
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn ceilings_are_read_and_counts_are_not() {
-        let table: [(&str, Option<(u32, u64)>); 38] = [
+        let table: [(&str, Option<(u32, u64)>); 40] = [
             ("20 RPM exceeded", Some((20, 60_000))),
             ("Rate limit: maximum 5 requests within 1 minutes", Some((5, 60_000))),
             ("You are limited to 60 requests per minute.", Some((60, 60_000))),
@@ -135,6 +135,8 @@ mod tests {
             ("The limit of a user is 60 requests per minute", Some((60, 60_000))),
             ("limit: 60 requests per minute for each user", Some((60, 60_000))),
             ("limit 60 requests per minute, used 61", None),
+            ("Exceeding 20 requests per minute is not allowed", Some((20, 60_000))),
+            ("Your allowance of 3 requests per minute", Some((3, 60_000))),
             ("mostly 5 requests per minute", None),
             ("", None),
         ];

@@ -69,7 +69,10 @@ mod linux {
                 let before = sched_getaffinity(Some(thread))?;
                 sched_setaffinity(Some(thread), core)?;
                 self.whole.get_or_insert(before);
-                self.before.insert(thread, before);
+                // One that began meanwhile has the core of who began it, and is not to keep it.
+                if before != *core {
+                    self.before.insert(thread, before);
+                }
                 Ok(())
             })
         }

@@ -242,7 +242,9 @@ mod tests {
             (r#"{\"ok\":true}"#, "transport.quality", "the answer has no `choices`"),
             ("no json", "transport.quality", "not valid JSON"),
             (r#"{\"error\":{\"code\":429}}"#, "status.429", "is an error"),
-            (r#"data: {\"error\":{\"code\":401}}"#, "auth.unauthorized", "before its first content"),
+            (r#"data: {\"error\":{\"code\":401}}\n\n"#, "auth.unauthorized", "before its first content"),
+            (r#"data: {\"choices\":[{\"delta\":{\"role\":\"assistant\"}}]}\n\n"#, "transport.stream-interrupted", "ends before it"),
+            (r#"data: {\"choices\":[{\"delta\":{}}]}\n\ndata: [DONE]\n\n"#, "transport.quality", "has no content"),
         ];
         for (body, decided_by, words) in table {
             let got = ask(&World::default(), &format!(r#"{{"provider": "acme", "model": "m", "status": 200, "body": "{body}"}}"#));
@@ -251,7 +253,10 @@ mod tests {
         }
         let got = ask(&World::default(), &format!(r#"{{"provider": "acme", "status": 200, "body": "{answer}"}}"#));
         assert_eq!((&got["verdict"], &got["effects"]), (&serde_json::Value::Null, &serde_json::json!([])), "{got}");
-        assert!(got["note"].as_str().unwrap().contains("is an answer"), "{got}");
+        assert!(got["note"].as_str().unwrap().contains("is an answer of /v1/chat/completions"), "{got}");
+        let stream = r#"data: {\"choices\":[{\"delta\":{\"content\":\"hi\"}}]}\n\n"#;
+        let got = ask(&World::default(), &format!(r#"{{"provider": "acme", "status": 200, "body": "{stream}"}}"#));
+        assert_eq!((&got["verdict"], &got["effects"]), (&serde_json::Value::Null, &serde_json::json!([])), "{got}");
         let question = Question { provider: "acme".to_owned(), status: 200, ..Question::default() };
         let text = World::default().ask(&question, NOW).unwrap().text();
         assert!(text.starts_with("A 200 is checked") && text.contains("\nreason      ServerError\n"), "{text}");

@@ -3,8 +3,8 @@
 use crate::api::near::suggest;
 use crate::api::time::EpochMs;
 use crate::classify::{
-    Attempt, AuthClass, CooldownProfile, Failover, History, NearMiss, Reason, RuleSet, Scope, Strike, Terminal, TransportError, Verdict,
-    catalog, classify, near_misses,
+    Attempt, AuthClass, CooldownProfile, Failover, History, NearMiss, Reason, RuleSet, Scope, Strike, Terminal, Verdict, catalog, classify,
+    near_misses,
 };
 use crate::compile::{Options, compile};
 use crate::manifest::{self, Source};
@@ -181,22 +181,20 @@ impl World {
         let body = question.body();
         let success = (question.transport.is_none() && (200..300).contains(&question.status)).then(|| {
             let content_type = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("content-type")).map(|(_, value)| *value);
-            Success::of(&body, content_type, provider.traits.empty_stop_is_valid)
+            Success::of(&body, content_type, &provider.dialects, provider.traits.empty_stop_is_valid)
         });
         let note = success.as_ref().map(|success| success.note(question.status));
-        let failed_check = match success {
-            Some(Success::Answer) => {
-                return Ok(Answer { id: question.id.clone(), note, verdict: None, effects: Vec::new(), near_misses: Vec::new() });
-            }
-            Some(Success::NoAnswer(_)) => Some(TransportError::Quality),
-            Some(Success::ErrorInside | Success::Stream) | None => None,
-        };
+        if success.as_ref().is_some_and(Success::is_answer) {
+            return Ok(Answer { id: question.id.clone(), note, verdict: None, effects: Vec::new(), near_misses: Vec::new() });
+        }
+        let failed_check = success.as_ref().and_then(Success::failed_check);
         let attempt = Attempt {
             provider: &provider.traits,
             model: question.model.as_deref(),
             status: question.status,
-            headers: &headers,
-            body: &body,
+            // What failed the check is not evidence for anything else.
+            headers: if failed_check.is_some() { &[] } else { &headers },
+            body: if failed_check.is_some() { &[] } else { &body },
             transport: question.transport.map(Into::into).or(failed_check),
             via_proxy: false,
         };
